@@ -1,0 +1,53 @@
+# Every target shares one .venv with all extras. Nothing else is needed than python3, make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help venv demo test check format bench bench-full lock clean
+
+help: ## show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "headrace needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+venv: $(STAMP) ## make .venv
+
+demo: $(STAMP) ## run the whole gateway against two fake replicas
+	$(BIN)/headrace demo
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## measure the gateway's cost, beside nginx when it is installed (under 50 s)
+	$(BIN)/python -m bench
+
+bench-full: $(STAMP) ## the same, longer
+	$(BIN)/python -m bench --full
+
+lock: $(STAMP) ## pin the dependencies anew
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python -m pip install --quiet pip-tools
+	echo "# Every dependency of headrace and its extras, pinned with hashes. Made by \`make lock\`." > requirements.lock
+	$(VENV)/lock/bin/pip-compile --quiet --all-extras --generate-hashes --allow-unsafe \
+		--strip-extras --no-annotate --no-header --no-emit-index-url --no-emit-trusted-host \
+		--no-emit-find-links --output-file=- pyproject.toml >> requirements.lock
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,0 +1,71 @@
+"""One request and the response being written: the seam between a protocol and the pipeline.
+
+HTTP/1.1 and HTTP/2 each implement `Exchange`; the pipeline and the relay know nothing else of
+the client's side. All calls are plain calls on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Header = tuple[bytes, bytes]
+"""Lower-case name and value, both without surrounding white space."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A complete request that passed the gate. `path` is without query; `received_at` and
+    `complete_at` are monotonic seconds of the first head byte and of the last body byte."""
+
+    method: str
+    path: str
+    query: str
+    headers: Sequence[Header]
+    body: bytes
+    peer: str
+    version: str
+    received_at: float
+    complete_at: float
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of `name` (lower-case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+class FlowSource(Protocol):
+    """Whatever feeds an exchange: told to stop while the client reads too slowly."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Exchange(Protocol):
+    """One request being answered.
+
+    `start` once, then `write` any number of times, then exactly one of `finish` (a complete
+    answer) and `abort` (the client must see that it is not complete). Calls after the client
+    has gone are ignored. `gone` turns True when the client left; the task that handles the
+    exchange is cancelled at that moment. `source` is paused and resumed for backpressure.
+    """
+
+    id: str
+    request: Request
+    started: bool
+    gone: bool
+    bytes_sent: int
+    source: FlowSource | None
+
+    def start(self, status: int, headers: Sequence[Header], length: int | None) -> None:
+        """Send the head. `length`: Content-Length, or None when it is not known."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def abort(self) -> None: ...

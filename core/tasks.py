@@ -1,0 +1,32 @@
+"""The only caller of `create_task`: tasks are kept alive and their failures are logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger("headrace.tasks")
+_running: set[asyncio.Task[Any]] = set()
+
+
+def spawn(coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Run `coroutine` in the background; an exception that nobody awaits is logged once."""
+    task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    _running.add(task)
+    task.add_done_callback(_ended)
+    return task
+
+
+def running() -> int:
+    """How many spawned tasks have not ended (a leak counter)."""
+    return len(_running)
+
+
+def _ended(task: asyncio.Task[Any]) -> None:
+    _running.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("task %s failed", task.get_name(), exc_info=error)
