@@ -1,0 +1,134 @@
+"""The sections of the edge itself: where it listens, with which certificate, within what bounds."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, ClassVar, Literal, Self
+
+import msgspec
+from msgspec import Meta
+
+from core.section import Contradictions, FilePath, Section
+from proxy.address import Address, parse_address
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Count = Annotated[int, Meta(ge=1)]
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
+_PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
+
+
+class ListenAddress(str):
+    """`host:port`, `[IPv6]:port` or `unix:/path`; `parsed` has its parts."""
+
+    __slots__ = ()
+    expected: ClassVar[str] = "`host:port`, `[IPv6]:port` or `unix:/path`"
+    schema: ClassVar[dict[str, object]] = {"type": "string", "pattern": "^(unix:/.+|.+:[0-9]+)$"}
+
+    @classmethod
+    def from_text(cls, text: str, base: str) -> Self:
+        parse_address(text)
+        return cls(text)
+
+    @property
+    def parsed(self) -> Address:
+        return parse_address(self)
+
+
+class TlsConfig(Section):
+    """PEM files of the certificate (with its chain) and of its key."""
+
+    certificate: FilePath
+    key: FilePath
+    minimum_version: Literal["1.2", "1.3"] = "1.3"
+
+
+class CorsConfig(Section):
+    """Web pages of these origins may call the gateway; `*` for every origin."""
+
+    origins: Annotated[tuple[str, ...], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        faults = [
+            (f".origins[{index}]", f'expected `*` or an origin like `https://app.example`: "{o}"')
+            for index, o in enumerate(self.origins)
+            if o != "*" and not _ORIGIN.fullmatch(o)
+        ]
+        if faults:
+            raise Contradictions(faults)
+
+
+class ListenTimeouts(Section):
+    """Seconds. `head_s` and `body_s` count from the first byte and are not put off by more bytes;
+    a body must also arrive at `body_min_rate` bytes per second on average. `write_idle_s`: how
+    long a client may take nothing of what is sent to it."""
+
+    handshake_s: Seconds = 10.0
+    head_s: Seconds = 10.0
+    body_s: Seconds = 60.0
+    body_min_rate: Annotated[float, Meta(ge=0)] = 1024.0
+    keep_alive_s: Seconds = 75.0
+    write_idle_s: Seconds = 60.0
+
+
+class ListenLimits(Section):
+    """Sizes in bytes. `max_connections` is per worker (None: half of its file descriptors),
+    `max_connections_per_address` counts one client address in one worker (None: no limit)."""
+
+    max_connections: Count | None = None
+    max_connections_per_address: Count | None = None
+    max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 65_536
+    max_headers: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=1_073_741_824)] = 4 * 1024 * 1024
+
+
+class ListenConfig(Section):
+    """Where clients connect. `tls` has no default: going without must be asked for by name."""
+
+    addresses: Annotated[tuple[ListenAddress, ...], Meta(min_length=1)]
+    tls: Literal["off"] | TlsConfig
+    health_path: str | None = None
+    cors: CorsConfig | None = None
+    timeouts: ListenTimeouts = ListenTimeouts()
+    limits: ListenLimits = ListenLimits()
+
+    def __post_init__(self) -> None:
+        faults: list[tuple[str, str]] = []
+        for index, address in enumerate(self.addresses):
+            if address in self.addresses[:index] and address.parsed.port != 0:
+                faults.append((f".addresses[{index}]", f"`{address}` is given twice"))
+        if self.health_path is not None and not _PATH.fullmatch(self.health_path):
+            faults.append((".health_path", f'expected a path like /healthz: "{self.health_path}"'))
+        if faults:
+            raise Contradictions(faults)
+
+
+class AdminConfig(Section):
+    """Where metrics and readiness are served, in plain HTTP and to whoever can connect."""
+
+    address: ListenAddress
+
+
+class AccessTarget(str):
+    """`stdout`, `stderr`, `off` or the absolute path of a file."""
+
+    __slots__ = ()
+    expected: ClassVar[str] = "`stdout`, `stderr`, `off` or a path with a slash"
+    schema: ClassVar[dict[str, object]] = {"type": "string"}
+
+    @classmethod
+    def from_text(cls, text: str, base: str) -> Self:
+        if text in ("stdout", "stderr", "off"):
+            return cls(text)
+        if "/" not in text or text.endswith("/") or "\0" in text:
+            raise ValueError(f'expected {cls.expected}, got "{text}"')
+        return cls(os.path.normpath(os.path.join(base, text)))
+
+
+class LogConfig(Section):
+    """`access`: where one JSON line for each exchange goes; `level`: of all other messages, which
+    go to stderr."""
+
+    access: AccessTarget = msgspec.field(default_factory=lambda: AccessTarget("stdout"))
+    level: Literal["debug", "info", "warning", "error"] = "info"
