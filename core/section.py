@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Self, dataclass_transform
 
 import msgspec
 
@@ -18,6 +18,8 @@ from core.errors import ConfigError
 _SECRET_FORM = "a reference to a secret, `file:PATH` or `env:NAME` (never the secret itself)"
 
 
+# Type checkers do not see that subclasses inherit `frozen` and `kw_only`; this tells them.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A strict, immutable piece of the configuration.
 
