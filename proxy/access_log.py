@@ -1,0 +1,155 @@
+"""One JSON line per exchange; never a prompt, a completion or a credential.
+
+Lines wait up to 50 ms and are written together; when the target is full or gone they are dropped
+and counted, and serving goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from core.metrics import Metrics
+from proxy.line_sink import LINE_BYTES, LineSink
+
+FLUSH_S = 0.05
+FLUSH_BYTES = 16 * 1024
+"""Flush sooner when this much waits: a pipe holds 64 KiB."""
+OFF = "off"
+_CUTS = (256, 16)
+"""Characters kept of each text when a line is too long: the second always fits."""
+
+
+class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """What became of one exchange; filled in as it goes on. What stays unset is not written.
+
+    `time` is when the record was written unless the caller says otherwise. `phase` is where the
+    exchange ended, `reason` the code of its error, or "ok". `*_ms` are milliseconds; those named
+    after a phase are the time spent in it, `ttft_ms` runs from the first byte of the request.
+    """
+
+    request_id: str
+    time: datetime | None = None
+    peer: str | None = None
+    method: str | None = None
+    route: str | None = None
+    status: int | None = None
+    phase: str | None = None
+    reason: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    model: str | None = None
+    replica: str | None = None
+    tries: int | None = None
+    stream: bool | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    predicted_cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    reserved_tokens: int | None = None
+    settled_tokens: int | None = None
+    bytes_sent: int | None = None
+    ttft_ms: float | None = None
+    total_ms: float | None = None
+    auth_ms: float | None = None
+    tokenize_ms: float | None = None
+    reserve_ms: float | None = None
+    route_ms: float | None = None
+    connect_ms: float | None = None
+    first_token_ms: float | None = None
+
+
+def milliseconds(seconds: float) -> float:
+    """Rounded to a microsecond, as the log shows durations."""
+    return round(seconds * 1e3, 3)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class AccessLog:
+    """Writes records to `stdout`, `stderr`, a file, or nowhere (`off`).
+
+    Raises ConfigError if the target cannot be opened. `write` needs a running event loop.
+    """
+
+    def __init__(
+        self, target: str, metrics: Metrics, wall: Callable[[], datetime] = utc_now
+    ) -> None:
+        dropped = metrics.counter(
+            "headrace_access_log_dropped_total",
+            "Access log lines lost because their target was full or gone.",
+        )
+        self._sink = None if target == OFF else LineSink(target, dropped.inc)
+        self._wall = wall
+        self._encode = msgspec.json.Encoder().encode
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<AccessLog {self._sink or OFF}>"
+
+    def write(self, record: AccessRecord) -> None:
+        """Queue the line of a finished exchange. Never blocks, never raises for the target."""
+        sink = self._sink
+        if sink is None:
+            return
+        if record.time is None:
+            record.time = self._wall()
+        sink.put(self._line(record))
+        if sink.waiting_bytes >= FLUSH_BYTES:
+            sink.flush()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._tick)
+
+    def flush(self) -> None:
+        """Write what the target takes now."""
+        if self._sink is not None:
+            self._sink.flush()
+
+    def close(self) -> None:
+        """Write what the target takes, drop the rest. May be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._sink is None:
+            return
+        self._sink.flush()
+        if self._sink.waiting_bytes:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._tick)
+
+    def _line(self, record: AccessRecord) -> bytes:
+        try:
+            line = self._encode(record) + b"\n"
+        except UnicodeEncodeError:  # a lone surrogate
+            return _careful_line(record)
+        if line.isascii() and len(line) <= LINE_BYTES:
+            return line
+        return _careful_line(record)
+
+
+def _careful_line(record: AccessRecord) -> bytes:
+    """The line in ASCII (a terminal obeys some characters above it) and short enough to write."""
+    line = b""
+    for cut in _CUTS:
+        fields: dict[str, Any] = {
+            name: value.encode("utf-8", "replace").decode()[:cut]
+            if isinstance(value, str)
+            else value
+            for name, value in msgspec.to_builtins(record).items()
+        }
+        line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+        if len(line) <= LINE_BYTES:
+            break
+    return line

@@ -1,0 +1,140 @@
+"""The operator's listener: health, readiness, metrics and version; nothing that changes anything.
+
+Every worker serves it on the same listening socket. Whoever accepts answers for all of them from
+shared memory. Never expose it to clients: it has neither TLS nor authentication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import metadata
+
+import msgspec
+from aiohttp import web
+
+from core.clock import Clock
+from core.metrics import MetricsBoard
+from core.shared_memory import StateBoard, unready_reasons
+from proxy.serve.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT, render
+
+KEEP_ALIVE_S = 30.0
+SHUTDOWN_S = 1.0
+NAME = "headrace"
+
+Reasons = Callable[[], list[str]]
+"""Why this worker cannot serve, in words; empty when it can."""
+
+_Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
+_log = logging.getLogger("headrace.admin")
+
+
+def _version() -> str:
+    try:
+        return metadata.version(NAME)
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        return "unknown"
+
+
+def _json(status: int, document: Mapping[str, object]) -> web.Response:
+    return web.Response(
+        status=status,
+        body=msgspec.json.encode(document) + b"\n",
+        headers={"Content-Type": "application/json", "Cache-Control": "no-store"},
+    )
+
+
+class _Pages:
+    """The four answers."""
+
+    def __init__(
+        self, metrics: MetricsBoard, reasons: Reasons, states: StateBoard | None, clock: Clock
+    ) -> None:
+        self._metrics = metrics
+        self._reasons = reasons
+        self._states = states
+        self._clock = clock
+        self._by_path: dict[str, _Page] = {
+            "/healthz": self.alive,
+            "/readyz": self.ready,
+            "/metrics": self.metrics,
+            "/version": self.version,
+        }
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        page = self._by_path.get(request.path) if request.method in ("GET", "HEAD") else None
+        if page is None:
+            return _json(404, {"error": "not found"})
+        return await page(request)
+
+    async def alive(self, _: web.BaseRequest) -> web.Response:
+        return web.Response(text="ok\n", headers={"Cache-Control": "no-store"})
+
+    async def ready(self, _: web.BaseRequest) -> web.Response:
+        reasons = list(self._reasons())
+        if self._states is not None:
+            reasons += unready_reasons(self._states.read(), self._clock())
+        return _json(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+
+    async def metrics(self, request: web.BaseRequest) -> web.Response:
+        """Rendered in slices: a thread would hold the interpreter for 5 ms at a time."""
+        as_openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
+        pieces = []
+        for piece in render(self._metrics.collect().values(), as_openmetrics):
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        kind = CONTENT_TYPE_OPENMETRICS if as_openmetrics else CONTENT_TYPE_TEXT
+        return web.Response(body=b"".join(pieces), headers={"Content-Type": kind})
+
+    async def version(self, _: web.BaseRequest) -> web.Response:
+        document = {
+            "name": NAME,
+            "version": _version(),
+            "python": platform.python_version(),
+            "pid": os.getpid(),
+        }
+        return _json(200, document)
+
+
+class AdminServer:
+    """A running admin listener of this worker."""
+
+    def __init__(self, server: asyncio.Server, protocols: web.Server) -> None:
+        self._server = server
+        self._protocols = protocols
+
+    def __repr__(self) -> str:
+        return f"<AdminServer, {len(self._protocols.connections)} connections>"
+
+    async def close(self) -> None:
+        """Accept no more, give answers under way SHUTDOWN_S seconds. May be called twice."""
+        self._server.close()
+        await self._protocols.shutdown(SHUTDOWN_S)
+
+
+async def start_admin(
+    sock: socket.socket,
+    *,
+    metrics: MetricsBoard,
+    reasons: Reasons,
+    states: StateBoard | None = None,
+    clock: Clock = time.monotonic,
+) -> AdminServer:
+    """Serve the admin pages on `sock`, bound and listening, which stays the caller's to close."""
+    loop = asyncio.get_running_loop()
+    pages = _Pages(metrics, reasons, states, clock)
+    protocols = web.Server(
+        pages.answer, access_log=None, keepalive_timeout=KEEP_ALIVE_S, logger=_log
+    )
+    own = sock.dup()
+    own.setblocking(False)
+    if own.family == socket.AF_UNIX:
+        server = await loop.create_unix_server(protocols, sock=own)
+    else:
+        server = await loop.create_server(protocols, sock=own)
+    return AdminServer(server, protocols)
