@@ -1,0 +1,163 @@
+"""The whole configuration: every package's section joined, and what holds between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from auth.config import AuthConfig
+from backend.config import ReplicaConfig, UpstreamConfig
+from core.describe import did_you_mean
+from core.loading import load
+from core.section import Contradictions, Section
+from proxy.config import (
+    AccessTarget,
+    AdminConfig,
+    CorsConfig,
+    ListenAddress,
+    ListenConfig,
+    ListenLimits,
+    ListenTimeouts,
+    LogConfig,
+    TlsConfig,
+)
+from ratelimit.config import LimitsConfig
+from routing.config import ModelConfig, RoutingConfig
+
+__all__ = [
+    "AccessTarget",
+    "AdminConfig",
+    "Config",
+    "CorsConfig",
+    "ListenAddress",
+    "ListenConfig",
+    "ListenLimits",
+    "ListenTimeouts",
+    "LogConfig",
+    "TlsConfig",
+    "load_config",
+    "warnings",
+]
+
+Fault = tuple[str, str]
+
+
+class Config(Section):
+    """One configuration file.
+
+    `auth` and `listen.tls` have no defaults: going without must be asked for by name. `drain_s`:
+    how long exchanges may go on after a request to stop, in seconds.
+    """
+
+    listen: ListenConfig
+    auth: Literal["none"] | AuthConfig
+    models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
+    replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
+    admin: AdminConfig | None = None
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+    drain_s: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
+    limits: LimitsConfig | None = None
+    routing: RoutingConfig = RoutingConfig()
+    upstream: UpstreamConfig = UpstreamConfig()
+    # A factory: JSON Schema cannot show a default that holds a value type of ours.
+    log: LogConfig = msgspec.field(default_factory=LogConfig)
+
+    def __post_init__(self) -> None:
+        faults = [
+            *_name_clashes(self),
+            *_replica_faults(self),
+            *_limit_faults(self),
+            *_address_clashes(self),
+        ]
+        if faults:
+            raise Contradictions(faults)
+
+
+def load_config(path: str) -> Config:
+    """Raises ConfigError with one line for each problem."""
+    return load(path, Config)
+
+
+def warnings(config: Config) -> list[str]:
+    """What is allowed and yet seldom meant, one sentence each."""
+    open_places = [str(a) for a in config.listen.addresses if not a.parsed.is_loopback]
+    found = []
+    if open_places and config.listen.tls == "off":
+        found.append(
+            f"$.listen.tls: off, and {', '.join(open_places)} can be reached from other hosts: "
+            "prompts and credentials travel in the clear unless a proxy in front ends TLS"
+        )
+    if open_places and config.auth == "none":
+        found.append(f"$.auth: none, and anybody who can reach {', '.join(open_places)} is served")
+    if config.admin is not None and not config.admin.address.parsed.is_loopback:
+        found.append(
+            f"$.admin.address: {config.admin.address} can be reached from other hosts, without "
+            "TLS or authentication"
+        )
+    return found
+
+
+def _name_clashes(config: Config) -> Iterator[Fault]:
+    """A client's name must mean one model."""
+    owners: dict[str, str] = {}
+    for index, model in enumerate(config.models):
+        places = [(model.name, "name")]
+        places += [(alias, f"aliases[{n}]") for n, alias in enumerate(model.aliases)]
+        for name, place in places:
+            path = f".models[{index}].{place}"
+            if name in owners:
+                yield path, f"`{name}` already means {owners[name]}; a name means one model"
+            owners.setdefault(name, f"the model `{model.name}` ($.models[{index}])")
+
+
+def _replica_faults(config: Config) -> Iterator[Fault]:
+    names = [model.name for model in config.models]
+    served = set()
+    ids: dict[str, int] = {}
+    for index, replica in enumerate(config.replicas):
+        served.add(replica.model)
+        if replica.model not in names:
+            hint = did_you_mean(replica.model, names) or f"; models: {', '.join(names)}"
+            yield f".replicas[{index}].model", f"no model is named `{replica.model}`{hint}"
+        identity = replica.replica.id
+        if (first := ids.setdefault(identity, index)) != index:
+            yield (
+                f".replicas[{index}]",
+                f"has the same id `{identity}` as $.replicas[{first}]; give each its own `id`",
+            )
+    for index, name in enumerate(names):
+        if name not in served:
+            yield f".models[{index}]", f"no replica serves `{name}`; add one to `replicas`"
+
+
+def _limit_faults(config: Config) -> Iterator[Fault]:
+    if config.limits is None:
+        return
+    if config.workers > 1 and config.limits.store == "memory" and config.limits.rules:
+        yield (
+            ".limits.store",
+            f"`memory` counts in each worker alone, so {config.workers} workers would grant "
+            f"{config.workers} times the limits; use `store: {{redis: ...}}` or `workers: 1`",
+        )
+    names = [model.name for model in config.models]
+    for index, rule in enumerate(config.limits.rules):
+        for number, name in enumerate(rule.models):
+            if name not in names:
+                hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
+                yield (
+                    f".limits.rules[{index}].models[{number}]",
+                    f"no model is named `{name}`{hint}",
+                )
+
+
+def _address_clashes(config: Config) -> Iterator[Fault]:
+    if config.admin is not None and config.admin.address.parsed.port != 0:
+        for index, address in enumerate(config.listen.addresses):
+            if address.parsed == config.admin.address.parsed:
+                yield (
+                    ".admin.address",
+                    f"is also $.listen.addresses[{index}]; clients must not reach the admin pages",
+                )

@@ -1,0 +1,38 @@
+"""What the configuration points at: are its files and secrets there?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from core.errors import ConfigError
+from core.section import FilePath, OutputPath, Secret
+
+
+def missing_references(section: object, path: str = "$") -> Iterator[str]:
+    """One line for each file that cannot be read and each secret that cannot be revealed."""
+    if isinstance(section, Secret):
+        try:
+            section.reveal()
+        except ConfigError as error:
+            yield f"{path}: {error}"
+    elif isinstance(section, FilePath):
+        if not isinstance(section, OutputPath) and (fault := _unreadable(section)):
+            yield f"{path}: {fault}"
+    elif isinstance(section, msgspec.Struct):
+        for name in section.__struct_fields__:
+            yield from missing_references(getattr(section, name), f"{path}.{name}")
+    elif isinstance(section, (tuple, list)):
+        for index, item in enumerate(section):
+            yield from missing_references(item, f"{path}[{index}]")
+    elif isinstance(section, dict):
+        for key, value in section.items():
+            yield from missing_references(value, f"{path}.{key}")
+
+
+def _unreadable(path: FilePath) -> str | None:
+    if not os.path.exists(path):
+        return f"there is no file {path}"
+    return None if os.access(path, os.R_OK) else f"the file {path} may not be read by this user"
