@@ -1,0 +1,182 @@
+"""The section `auth`: whose tokens are trusted, and how their keys are had."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Literal
+from urllib.parse import urlsplit
+
+from core.section import Contradictions, FilePath, Section
+
+ASYMMETRIC_ALGORITHMS = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+)
+DEFAULT_ALGORITHMS = ("RS256", "ES256", "EdDSA", "PS256")
+ABSENT = "absent"
+"""In `types`: a token without the header `typ` is accepted."""
+
+MAX_ISSUERS = 16
+MAX_LEEWAY_S = 60.0
+MIN_STALE_FOR_S = 24 * 3600.0
+
+
+class JwksConfig(Section):
+    """Where an issuer's key set is: exactly one of `url` and `file`.
+
+    `refresh_s`: it is fetched anew about that often. `cool_down_s`: the least time between two
+    fetches once a burst of three is used up, whatever they were for and however they ended.
+    `stale_for_s`: how long the last good set is used while none can be fetched. `timeout_s`: one
+    fetch as a whole. `ca`: a PEM file of the authorities to trust for `url` (None: the system's).
+    `allow_http`: `url` may be plain HTTP or on a link-local address (loopback always may).
+    """
+
+    url: str | None = None
+    file: FilePath | None = None
+    ca: FilePath | None = None
+    allow_http: bool = False
+    refresh_s: float = 300.0
+    cool_down_s: float = 10.0
+    stale_for_s: float = MIN_STALE_FOR_S
+    timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        faults = []
+        if (self.url is None) == (self.file is None):
+            faults.append(("", "expected exactly one of `url` and `file`"))
+        if self.url is not None and (fault := _url_fault(self.url, self.allow_http)):
+            faults.append((".url", fault))
+        if not self.cool_down_s > 0:
+            faults.append((".cool_down_s", "expected more than 0"))
+        if not self.refresh_s >= self.cool_down_s:
+            faults.append((".refresh_s", "expected at least `cool_down_s`"))
+        if not self.stale_for_s >= MIN_STALE_FOR_S:
+            faults.append((".stale_for_s", f"expected at least {MIN_STALE_FOR_S:.0f} (24 hours)"))
+        if not 0 < self.timeout_s <= 60:
+            faults.append((".timeout_s", "expected more than 0 and at most 60"))
+        _raise(faults)
+
+
+class ClaimsConfig(Section):
+    """Which claims become which part of the principal.
+
+    A name is looked up as it stands and then as a dotted path (`realm.org`). `tenant` must be
+    there, or else `tenant_fallback`. `tenant_prefix` keeps tenants of different issuers apart.
+    A token without the `models` claim may use all models, or none (`models_when_absent`).
+    """
+
+    tenant: str = "sub"
+    tenant_fallback: str | None = None
+    tenant_prefix: str = ""
+    subject: str = "sub"
+    tier: str | None = None
+    models: str | None = None
+    models_when_absent: Literal["all", "none"] = "all"
+
+
+class IssuerConfig(Section):
+    """One trusted issuer of tokens.
+
+    `issuer` and `audiences` are compared exactly (RFC 7519 sections 4.1.1, 4.1.3). `types` are
+    the accepted values of the header `typ` (RFC 8725 section 3.11), `absent` for none at all.
+    `leeway_s` allows for clocks that differ. `max_lifetime_s`: a token that expires later than
+    that from now is refused (None: no limit).
+    """
+
+    issuer: str
+    audiences: tuple[str, ...]
+    jwks: JwksConfig
+    algorithms: tuple[str, ...] = DEFAULT_ALGORITHMS
+    types: tuple[str, ...] = ("at+jwt", "JWT", ABSENT)
+    claims: ClaimsConfig = ClaimsConfig()
+    leeway_s: float = 30.0
+    max_lifetime_s: float | None = None
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not self.issuer:
+            faults.append((".issuer", "expected the value of the claim `iss`, got empty text"))
+        if not self.audiences or "" in self.audiences:
+            faults.append((".audiences", "expected at least one, none of them empty"))
+        if not self.algorithms:
+            faults.append((".algorithms", "expected at least one"))
+        for index, name in enumerate(self.algorithms):
+            if name not in ASYMMETRIC_ALGORITHMS:
+                allowed = ", ".join(ASYMMETRIC_ALGORITHMS)
+                sentence = f"expected one of {allowed}; got {name!r}"
+                faults.append((f".algorithms[{index}]", sentence))
+        if not self.types:
+            faults.append((".types", "expected at least one"))
+        if not 0 <= self.leeway_s <= MAX_LEEWAY_S:
+            faults.append((".leeway_s", f"expected 0 to {MAX_LEEWAY_S:.0f}"))
+        if self.max_lifetime_s is not None and not self.max_lifetime_s > 0:
+            faults.append((".max_lifetime_s", "expected more than 0"))
+        _raise(faults)
+
+
+class AuthConfig(Section):
+    """Callers show a JSON Web Token of one of `issuers`.
+
+    `remembered_tokens`: how many verified tokens are kept, so that each costs its signature once.
+    """
+
+    issuers: tuple[IssuerConfig, ...]
+    remembered_tokens: int = 16384
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not 1 <= len(self.issuers) <= MAX_ISSUERS:
+            faults.append((".issuers", f"expected 1 to {MAX_ISSUERS}"))
+        names = [issuer.issuer for issuer in self.issuers]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                faults.append((f".issuers[{index}].issuer", f"{name!r} is given twice"))
+        if not 0 <= self.remembered_tokens <= 1_000_000:
+            faults.append((".remembered_tokens", "expected 0 to 1000000"))
+        _raise(faults)
+
+
+def _raise(faults: list[tuple[str, str]]) -> None:
+    if faults:
+        raise Contradictions(faults)
+
+
+def _url_fault(url: str, allow_http: bool) -> str | None:
+    """Why `url` must not be fetched from, or None. The text itself may hold a password."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return "expected a URL"
+    trusted = allow_http or _is_loopback(host)
+    fault = None
+    if not host or not url.isascii() or not url.isprintable() or " " in url:
+        fault = "expected a URL with a host, in visible ASCII"
+    elif parts.username is not None or parts.password is not None:
+        fault = "expected no user name or password in the URL"
+    elif parts.fragment:
+        fault = "expected no fragment in the URL"
+    elif parts.scheme not in ("https", "http"):
+        fault = "expected an https URL"
+    elif parts.scheme == "http" and not trusted:
+        fault = "expected https (plain http only for loopback, or with `allow_http: true`)"
+    elif _is_link_local(host) and not trusted:
+        fault = "a link-local address is refused (set `allow_http: true` to allow it)"
+    return fault
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _is_link_local(host: str) -> bool:
+    address = _address(host)
+    return address is not None and address.is_link_local

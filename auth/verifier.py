@@ -1,0 +1,224 @@
+"""The authenticator: `Authorization` in, `Principal` out. Performs.
+
+The signature of a token is checked once per worker; after that the token is known by its SHA-256
+until it expires or the issuer's key set changes, and costs no more than a look-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from typing import NamedTuple, TypeVar
+
+from auth.board import Board
+from auth.claims import principal_of
+from auth.config import AuthConfig, IssuerConfig
+from auth.fetcher import Fetcher, FetchFailed, FileFetcher, UrlFetcher
+from auth.keyset import KeySet, KeySetError
+from auth.source import KeySource
+from auth.token import (
+    MAX_TOKEN_BYTES,
+    TokenRefused,
+    UnverifiedToken,
+    bearer_token,
+    check_token,
+    read_token,
+    verify_signature,
+)
+from core.clock import Clock
+from core.errors import ConfigError, Unauthenticated, Unavailable
+from core.metrics import Metrics
+from core.principal import Principal
+
+MAX_REFUSED = 4096
+REFUSAL = "The credentials are missing or not valid."
+CHALLENGE = ((b"www-authenticate", b"Bearer"),)
+"""RFC 6750 section 3, without a word on what was wrong."""
+
+T = TypeVar("T")
+
+_log = logging.getLogger("headrace.auth")
+
+
+class _Remembered(NamedTuple):
+    principal: Principal
+    expires_at: float
+    source: KeySource
+    epoch: int
+
+
+class _Refused(NamedTuple):
+    source: KeySource
+    epoch: int
+
+
+class Authenticator:
+    """Bearer tokens of the configured issuers.
+
+    `board`: made before the fork when there are several workers (None: one of our own). Raises
+    ConfigError when a key set's file or its authorities cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: AuthConfig,
+        metrics: Metrics,
+        board: Board | None = None,
+        *,
+        clock: Clock = time.monotonic,
+        wall_clock: Clock = time.time,
+    ) -> None:
+        self._wall_clock = wall_clock
+        self._max_remembered = config.remembered_tokens
+        self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
+        self._refused: OrderedDict[bytes, _Refused] = OrderedDict()
+        results = metrics.counter(
+            "headrace_auth_total", "Authentications, by how they ended.", ("result",)
+        )
+        self._count_cached = results.labels("cached")
+        self._count_verified = results.labels("verified")
+        self._count_refused = results.labels("refused")
+        self._count_unavailable = results.labels("unavailable")
+        fetches = metrics.counter(
+            "headrace_jwks_fetch_total", "Fetches of key sets.", ("issuer", "result")
+        )
+        workers = metrics.gauge(
+            "headrace_jwks_workers",
+            "Workers by the state of their key set: fresh, stale or none.",
+            ("issuer", "state"),
+        )
+        board = board or Board(len(config.issuers))
+        self._sources = {
+            issuer.issuer: KeySource(
+                issuer,
+                slot=board.slot(_slot_name(issuer)),
+                fetcher=_fetcher(issuer),
+                fetches=fetches,
+                workers=workers,
+                clock=clock,
+            )
+            for issuer in config.issuers
+        }
+
+    def __repr__(self) -> str:
+        return f"Authenticator({list(self._sources)}, {len(self._remembered)} tokens remembered)"
+
+    async def start(self) -> None:
+        """Begin to fetch key sets. Does not wait for them: see `ready`."""
+        for source in self._sources.values():
+            source.start()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(source.close() for source in self._sources.values()))
+
+    def ready(self) -> str | None:
+        """None once every issuer's key set is at hand, else the reason in words."""
+        reasons = [source.ready() for source in self._sources.values()]
+        return "; ".join(reason for reason in reasons if reason is not None) or None
+
+    def key_set_ages(self) -> dict[str, float | None]:
+        """Issuer -> seconds since its key set was last fetched on this host (None: never)."""
+        return {name: source.age() for name, source in self._sources.items()}
+
+    async def authenticate(self, authorization: bytes | None) -> Principal:
+        """Who sent this value of the header `Authorization`.
+
+        Raises Unauthenticated, always with the same words, or Unavailable when the issuer's key
+        set was never had.
+        """
+        try:
+            raw = bearer_token(authorization)
+            if len(raw) > MAX_TOKEN_BYTES:
+                raise TokenRefused("too long")
+            digest = hashlib.sha256(raw).digest()
+            known = self._remembered.get(digest)
+            if known is not None:
+                if known.epoch == known.source.epoch and self._wall_clock() < known.expires_at:
+                    self._remembered.move_to_end(digest)
+                    self._count_cached.inc()
+                    return known.principal
+                del self._remembered[digest]
+            principal = await self._verify(raw, digest)
+        except TokenRefused as error:
+            self._count_refused.inc()
+            _log.debug("token refused: %s", error)
+            raise Unauthenticated(REFUSAL, headers=CHALLENGE) from None
+        except Unavailable:
+            self._count_unavailable.inc()
+            raise
+        self._count_verified.inc()
+        return principal
+
+    async def _verify(self, raw: bytes, digest: bytes) -> Principal:
+        refused = self._refused.get(digest)
+        if refused is not None and refused.epoch == refused.source.epoch:
+            raise TokenRefused("refused before")
+        token = read_token(raw)
+        source = self._source(token)
+        expires_at = check_token(token, source.issuer, self._wall_clock())
+        key = source.find(token.kid, token.algorithm)
+        if key is None:
+            key = await source.find_fresh(token.kid, token.algorithm)
+        if key is None:
+            raise TokenRefused("unknown key")
+        epoch = source.epoch
+        try:
+            verify_signature(token, key)
+        except TokenRefused:
+            # Only this fault lasts as long as the key set; the others may mend, or are cheap.
+            _put(self._refused, digest, _Refused(source, epoch), MAX_REFUSED)
+            raise
+        principal = principal_of(token.claims, source.issuer.claims)
+        known = _Remembered(principal, expires_at, source, epoch)
+        _put(self._remembered, digest, known, self._max_remembered)
+        return principal
+
+    def _source(self, token: UnverifiedToken) -> KeySource:
+        name = token.issuer
+        source = self._sources.get(name) if isinstance(name, str) else None
+        if source is None:
+            raise TokenRefused("unknown issuer")
+        return source
+
+
+class AnonymousAuthenticator:
+    """`auth: none`: everybody is the tenant `anonymous`."""
+
+    _principal = Principal(tenant="anonymous")
+
+    async def start(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+    def ready(self) -> str | None:
+        return None
+
+    async def authenticate(self, authorization: bytes | None) -> Principal:
+        return self._principal
+
+
+def _put(entries: OrderedDict[bytes, T], digest: bytes, entry: T, limit: int) -> None:
+    entries[digest] = entry
+    if len(entries) > limit:
+        entries.popitem(last=False)
+
+
+def _slot_name(issuer: IssuerConfig) -> str:
+    return repr((issuer.jwks.url, issuer.jwks.file, sorted(issuer.algorithms)))
+
+
+def _fetcher(issuer: IssuerConfig) -> Fetcher:
+    path = issuer.jwks.file
+    if path is None:
+        return UrlFetcher(issuer.jwks)
+    fetcher = FileFetcher(path)
+    try:
+        KeySet.parse(fetcher.read(), issuer.algorithms)
+    except (FetchFailed, KeySetError) as error:
+        raise ConfigError(f"the key set {path} cannot be used: {error}") from error
+    return fetcher
