@@ -7,7 +7,7 @@ into bytes for a client is the work of `proxy/answers.py` alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 Source = Literal["downstream", "gateway", "upstream"]
 
@@ -24,10 +24,10 @@ class GatewayError(Exception):
     `headers` are extra response headers (lower-case name, value).
     """
 
-    status: ClassVar[int] = 500
-    code: ClassVar[str] = "internal_error"
-    kind: ClassVar[str] = "server_error"
-    source: ClassVar[Source] = "gateway"
+    status: int = 500
+    code: str = "internal_error"
+    kind: str = "server_error"
+    source: Source = "gateway"
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class BadRequest(GatewayError):
     status = 400
     code = "invalid_request"
     kind = "invalid_request_error"
-    source: ClassVar[Source] = "downstream"
+    source: Source = "downstream"
 
 
 class Unauthenticated(BadRequest):
@@ -106,7 +106,7 @@ class RateLimited(GatewayError):
     status = 429
     code = "rate_limit_exceeded"
     kind = "rate_limit_error"
-    source: ClassVar[Source] = "downstream"
+    source: Source = "downstream"
 
 
 class ClientGone(GatewayError):
@@ -114,7 +114,7 @@ class ClientGone(GatewayError):
 
     status = 499
     code = "client_gone"
-    source: ClassVar[Source] = "downstream"
+    source: Source = "downstream"
 
 
 class NotImplementedByGateway(BadRequest):
@@ -134,7 +134,7 @@ class UpstreamError(GatewayError):
 
     status = 502
     code = "upstream_error"
-    source: ClassVar[Source] = "upstream"
+    source: Source = "upstream"
 
     def __init__(
         self,

@@ -1,0 +1,135 @@
+"""An inference request after its body was understood: what the client asked, and what the
+replica will be asked.
+
+The body is parsed once; what is forwarded is that same object written again, so that the
+gateway and the replica can never read two different requests (duplicate keys, for one).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+
+from core.errors import BadRequest
+
+_NOT_FORWARDED = {
+    "chat_template": "templates come from the operator only",
+    "kv_transfer_params": "it steers the engine's internals",
+    "cache_salt": "the gateway isolates caches by tenant",
+    "priority": "the gateway decides about priority",
+    "prompt_embeds": "it steers the engine's internals",
+    "vllm_xargs": "it steers the engine's internals",
+}
+_TEMPLATE_ARGUMENTS_REFUSED = ("chat_template", "tokenize", "messages", "tools")
+_MAX_CHOICES = 128
+
+
+class Call(msgspec.Struct, frozen=True):
+    """`document` is the parsed body; `model` as the client named it. `max_output_tokens` is
+    None when the client set no bound. `wants_usage`: the client itself asked for usage."""
+
+    document: dict[str, Any]
+    model: str
+    stream: bool
+    wants_usage: bool
+    max_output_tokens: int | None
+    choices: int
+
+    def upstream_body(self, model: str, cache_salt: str) -> bytes:
+        """The body for a replica that serves `model`, usage reporting switched on."""
+        document = self.document
+        document["model"] = model
+        if cache_salt:
+            document["cache_salt"] = cache_salt
+        if self.stream and not self.wants_usage:
+            options = document.get("stream_options")
+            document["stream_options"] = {**(options or {}), "include_usage": True}
+        return orjson.dumps(document)
+
+
+def parse_call(body: bytes) -> Call:
+    """Understand the body of a completion request. Raises BadRequest naming the field."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise BadRequest("The body is not valid JSON.", code="invalid_json") from None
+    if not isinstance(document, dict):
+        raise BadRequest("The body must be a JSON object.", code="invalid_json")
+    model = document.get("model")
+    if not isinstance(model, str) or not model:
+        raise _field("model", "must be the name of a model")
+    _refuse_dangerous(document)
+    stream = _boolean(document, "stream")
+    return Call(
+        document=document,
+        model=model,
+        stream=stream,
+        wants_usage=_wants_usage(document, stream),
+        max_output_tokens=_max_output_tokens(document),
+        choices=_choices(document),
+    )
+
+
+def _field(name: str, fault: str) -> BadRequest:
+    return BadRequest(f"`{name}` {fault}.", param=name)
+
+
+def _refuse_dangerous(document: dict[str, Any]) -> None:
+    for name, reason in _NOT_FORWARDED.items():
+        if document.get(name) is not None:
+            raise _field(name, f"is not accepted here: {reason}")
+        document.pop(name, None)
+    arguments = document.get("chat_template_kwargs")
+    if arguments is None:
+        return
+    if not isinstance(arguments, dict):
+        raise _field("chat_template_kwargs", "must be an object")
+    for name in _TEMPLATE_ARGUMENTS_REFUSED:
+        if name in arguments:
+            raise _field(f"chat_template_kwargs.{name}", "is not accepted here")
+
+
+def _boolean(document: dict[str, Any], name: str) -> bool:
+    value = document.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise _field(name, "must be true or false")
+    return value
+
+
+def _wants_usage(document: dict[str, Any], stream: bool) -> bool:
+    options = document.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise _field("stream_options", "must be an object")
+    if not stream:
+        raise _field("stream_options", "is only allowed when `stream` is true")
+    return _boolean(options, "include_usage")
+
+
+def _max_output_tokens(document: dict[str, Any]) -> int | None:
+    """`max_completion_tokens` beats `max_tokens`, as in vLLM."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = document.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise _field(name, "must be a whole number of tokens")
+        return value
+    return None
+
+
+def _choices(document: dict[str, Any]) -> int:
+    most = 1
+    for name in ("n", "best_of"):
+        value = document.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_CHOICES:
+            raise _field(name, f"must be a whole number from 1 to {_MAX_CHOICES}")
+        most = max(most, value)
+    return most

@@ -1,0 +1,81 @@
+"""The models that clients may name: aliases, permissions, and what /v1/models lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from core.errors import Forbidden, NotFound
+from core.principal import Principal
+
+
+class Model(Protocol):
+    """What the catalog needs of a model's configuration."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def aliases(self) -> Sequence[str]: ...
+
+    @property
+    def max_model_len(self) -> int | None: ...
+
+
+class Catalog:
+    """Every model by each of its names. `created` is in Unix seconds, as OpenAI shows it."""
+
+    def __init__(self, models: Sequence[Model], created: int) -> None:
+        self._created = created
+        self._by_name = {name: model for model in models for name in (model.name, *model.aliases)}
+
+    def __repr__(self) -> str:
+        return f"<Catalog {sorted(self._by_name)}>"
+
+    def resolve(self, name: str, principal: Principal) -> str:
+        """The canonical name of the model that `principal` asked for as `name`."""
+        model = self._by_name.get(name)
+        if model is None:
+            raise NotFound(
+                f"The model `{name[:128]}` does not exist.", code="model_not_found", param="model"
+            )
+        if principal.models is not None and not self._allowed(model, name, principal):
+            raise Forbidden(
+                f"You may not use the model `{name}`.", code="model_not_allowed", param="model"
+            )
+        return model.name
+
+    def list(self, principal: Principal) -> dict[str, Any]:
+        """The answer of GET /v1/models."""
+        data = [
+            self._card(name)
+            for name, model in self._by_name.items()
+            if self._allowed(model, name, principal)
+        ]
+        return {"object": "list", "data": data}
+
+    def card(self, name: str, principal: Principal) -> dict[str, Any]:
+        """The answer of GET /v1/models/{id}. A model that may not be used is not shown."""
+        model = self._by_name.get(name)
+        if model is None or not self._allowed(model, name, principal):
+            raise NotFound(
+                f"The model `{name[:128]}` does not exist.", code="model_not_found", param="model"
+            )
+        return self._card(name)
+
+    def _allowed(self, model: Model, name: str, principal: Principal) -> bool:
+        return principal.may_use(name) or principal.may_use(model.name)
+
+    def _card(self, name: str) -> dict[str, Any]:
+        model = self._by_name[name]
+        card: dict[str, Any] = {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "headrace",
+        }
+        if name != model.name:
+            card["root"] = model.name
+        if model.max_model_len is not None:
+            card["max_model_len"] = model.max_model_len
+        return card

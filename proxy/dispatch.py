@@ -1,0 +1,252 @@
+"""One prompt to one replica, and to another one while the client has seen nothing.
+
+Each try borrows a lease and a connection and gives both back on every way out. A retry needs a
+retryable failure, an unstarted answer, a try left and room in the budget; a reused connection
+that was reset before any response byte gets one fresh one besides, because a replica closes idle
+connections at the very moment at which we use them (RFC 9112 section 9.3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from core.clock import Clock
+from core.errors import GatewayError, Unavailable, UpstreamError, UpstreamReset
+from core.exchange import Exchange, Header
+from core.metrics import Metrics
+from core.prompt import Prompt
+from core.replica import Replica
+from proxy.access_log import AccessRecord, milliseconds
+from proxy.flow import Watchdog
+from proxy.relay import Relay, RelayTimeouts, Upstream
+
+
+class Lease(AbstractContextManager["Lease"], Protocol):
+    """A replica held for one exchange."""
+
+    @property
+    def replica(self) -> Replica: ...
+
+    @property
+    def predicted_cached(self) -> int: ...
+
+    def first_token(self, now: float) -> None: ...
+
+    def settle(
+        self, *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int
+    ) -> None: ...
+
+
+class Router(Protocol):
+    async def lease(
+        self,
+        *,
+        model: str,
+        prompt: Prompt,
+        max_output_tokens: int | None,
+        exclude: Sequence[str] = (),
+    ) -> Lease: ...
+
+
+class UpstreamConnection(Upstream, Protocol):
+    @property
+    def reused(self) -> bool: ...
+
+    def send(
+        self, method: bytes, path: bytes, headers: Sequence[Header], body: bytes, handler: Relay
+    ) -> None: ...
+
+
+class Pool(Protocol):
+    async def connect(self, replica_id: str, fresh: bool = False) -> UpstreamConnection: ...
+
+
+class Health(Protocol):
+    def succeeded(self, replica_id: str) -> None: ...
+
+    def failed(self, replica_id: str, error: UpstreamError) -> None: ...
+
+
+class Budget(Protocol):
+    def started(self, now: float) -> None: ...
+
+    def take(self, now: float) -> bool: ...
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What is sent upstream, and what came of it. Token counts are the replica's own where it
+    reported them; otherwise output is counted by events. `begun`: the replica produced output."""
+
+    path: bytes
+    headers: Sequence[Header]
+    body: bytes
+    model: str
+    prompt: Prompt
+    max_output_tokens: int | None
+    stream: bool
+    strip_usage: bool
+    own_headers: Callable[[], Sequence[Header]]
+    begun: bool = False
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    output_tokens: int = 0
+    failure: str | None = field(default=None)
+
+    def take_stock(self, usage: dict[str, Any] | None, content_events: int) -> None:
+        """Note the final counts of a try that began."""
+        usage = usage or {}
+        self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
+        # The first event of a chat only names the role.
+        self.output_tokens = _count(usage.get("completion_tokens"), max(0, content_events - 1))
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        self.cached_tokens = cached if isinstance(cached, int) else None
+
+
+def _count(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and value >= 0 else otherwise
+
+
+class Dispatcher:
+    """Leases, connects, relays, and tries again where that is allowed."""
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        pool: Pool,
+        health: Health,
+        budget: Budget,
+        max_tries: int,
+        timeouts: RelayTimeouts,
+        watchdog: Watchdog,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._router = router
+        self._pool = pool
+        self._health = health
+        self._budget = budget
+        self._max_tries = max_tries
+        self._timeouts = timeouts
+        self._watchdog = watchdog
+        self._now = clock
+        self._retries = metrics.counter(
+            "headrace_retries_total", "Tries beyond the first, by the failure before", ("reason",)
+        )
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher max_tries={self._max_tries}>"
+
+    async def deliver(self, exchange: Exchange, delivery: Delivery, record: AccessRecord) -> None:
+        """Answer `exchange`, or raise the failure that no further try can mend."""
+        self._budget.started(self._now())
+        excluded: list[str] = []
+        fresh = False
+        refreshed = False
+        tries = 0
+        failure: GatewayError | None = None
+        while True:
+            routed_at = self._now()
+            record.phase = "route"
+            try:
+                lease = await self._router.lease(
+                    model=delivery.model,
+                    prompt=delivery.prompt,
+                    max_output_tokens=delivery.max_output_tokens,
+                    exclude=excluded,
+                )
+            except Unavailable:
+                if failure is not None:
+                    raise failure from None  # the replica's own words say more
+                raise
+            tries += 1
+            record.tries = tries
+            replica_id = record.replica = lease.replica.id
+            record.route_ms = milliseconds(self._now() - routed_at)
+            try:
+                with lease:
+                    await self._try(exchange, delivery, record, lease, fresh)
+                self._note_outcome(replica_id, delivery)
+                return
+            except UpstreamError as error:
+                failure = error
+                reset = isinstance(error, UpstreamReset) and error.reused and not error.answered
+                if reset and not refreshed and not exchange.started:
+                    refreshed = fresh = True
+                    tries -= 1
+                    self._retries.labels("stale_connection").inc()
+                    continue
+                self._health.failed(replica_id, error)
+                if not self._may_retry(exchange, error, tries):
+                    raise
+                fresh = False
+                excluded.append(replica_id)
+                self._retries.labels(error.reason).inc()
+
+    async def _try(
+        self,
+        exchange: Exchange,
+        delivery: Delivery,
+        record: AccessRecord,
+        lease: Lease,
+        fresh: bool,
+    ) -> None:
+        record.phase = "connect"
+        record.predicted_cached_tokens = lease.predicted_cached
+        started_at = self._now()
+        connection = await self._pool.connect(lease.replica.id, fresh)
+        sent_at = self._now()
+        record.connect_ms = milliseconds(sent_at - started_at)
+
+        def on_first_event(now: float) -> None:
+            delivery.begun = True
+            lease.first_token(now)
+            record.phase = "relay"
+            record.first_token_ms = milliseconds(now - sent_at)
+            record.ttft_ms = milliseconds(now - exchange.request.received_at)
+
+        relay = Relay(
+            exchange,
+            stream=delivery.stream,
+            strip_usage=delivery.strip_usage,
+            own_headers=delivery.own_headers,
+            on_first_event=on_first_event,
+            timeouts=self._timeouts,
+        )
+        record.phase = "first_token"
+        self._watchdog.add(relay)
+        try:
+            connection.send(b"POST", delivery.path, delivery.headers, delivery.body, relay)
+            await relay.wait(connection)
+        finally:
+            connection.abort()  # of no effect after a complete answer
+            self._watchdog.discard(relay)
+            record.status = relay.status if exchange.started else record.status
+            delivery.failure = relay.upstream_failure
+            if delivery.begun:
+                delivery.take_stock(relay.usage, relay.content_events)
+                lease.settle(
+                    prompt_tokens=delivery.prompt_tokens,
+                    cached_tokens=delivery.cached_tokens,
+                    output_tokens=delivery.output_tokens,
+                )
+
+    def _note_outcome(self, replica_id: str, delivery: Delivery) -> None:
+        """An error event that was passed on is a failure of the replica all the same."""
+        if delivery.failure is None:
+            self._health.succeeded(replica_id)
+        else:
+            self._health.failed(replica_id, UpstreamError(delivery.failure))
+
+    def _may_retry(self, exchange: Exchange, error: UpstreamError, tries: int) -> bool:
+        return (
+            error.retryable
+            and not exchange.started
+            and tries < self._max_tries
+            and self._budget.take(self._now())
+        )

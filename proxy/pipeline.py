@@ -1,0 +1,260 @@
+"""The product in one file: what happens to one request, in order.
+
+authenticate -> understand -> tokenize once -> reserve -> lease a replica -> relay -> settle ->
+record. Whatever is borrowed on the way is given back in one place, on every way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from core.clock import Clock
+from core.errors import ClientGone, GatewayError, MethodNotAllowed, NotFound
+from core.exchange import Exchange, Header
+from core.principal import Principal
+from core.prompt import Prompt
+from proxy.access_log import AccessRecord, milliseconds
+from proxy.answers import answer_error, answer_json
+from proxy.call import Call, parse_call
+from proxy.catalog import Catalog
+from proxy.cors import Cors
+from proxy.dispatch import Delivery, Dispatcher
+from proxy.headers import upstream_headers
+from proxy.observe import Observer
+
+_log = logging.getLogger("headrace.pipeline")
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+MODELS = "/v1/models"
+
+
+class Authenticator(Protocol):
+    async def authenticate(self, authorization: bytes | None) -> Principal: ...
+
+
+class Prompter(Protocol):
+    async def chat(self, model: str, doc: dict[str, Any], salt: str) -> Prompt: ...
+
+    async def completion(self, model: str, doc: dict[str, Any], salt: str) -> Prompt: ...
+
+    def check_length(self, model: str, prompt: Prompt, max_tokens: int | None) -> None: ...
+
+
+class Reservation(AbstractContextManager["Reservation"], Protocol):
+    @property
+    def headers(self) -> Sequence[Header]: ...
+
+    @property
+    def reserved_tokens(self) -> int: ...
+
+    def settle(self, used_tokens: int) -> None: ...
+
+
+class Limiter(Protocol):
+    async def reserve(
+        self,
+        *,
+        tenant: str,
+        tier: str,
+        model: str,
+        prompt_tokens: int,
+        max_output_tokens: int | None,
+    ) -> Reservation: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that the pipeline works with. `cache_secret` empty: caches are shared."""
+
+    authenticator: Authenticator
+    catalog: Catalog
+    prompter: Prompter
+    limiter: Limiter
+    dispatcher: Dispatcher
+    observer: Observer
+    cors: Cors
+    health_path: str | None
+    cache_secret: str
+    clock: Clock
+
+
+class Pipeline:
+    """Handles exchanges, whatever protocol they came by."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._now = services.clock
+        secret = services.cache_secret.encode("utf-8")
+
+        @lru_cache(maxsize=4096)
+        def salt(tenant: str) -> str:
+            if not secret:
+                return ""
+            return hmac.new(secret, tenant.encode("utf-8"), hashlib.sha256).hexdigest()[:32]
+
+        self._salt = salt
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self._services.catalog!r}>"
+
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one exchange. Raises nothing but cancellation."""
+        observer = self._services.observer
+        record = observer.open(exchange)
+        try:
+            await self._route(exchange, record)
+        except GatewayError as error:
+            self._fail(exchange, record, error)
+        except asyncio.CancelledError:
+            if not exchange.gone:
+                self._fail(exchange, record, GatewayError("The gateway is shutting down."))
+                raise
+            record.reason = ClientGone.code
+            record.status = ClientGone.status
+        except Exception:  # the boundary of the task: nothing may be lost silently
+            _log.exception("exchange %s failed", exchange.id)
+            self._fail(exchange, record, GatewayError("The gateway failed."))
+        finally:
+            observer.close(exchange, record)
+
+    async def _route(self, exchange: Exchange, record: AccessRecord) -> None:
+        request = exchange.request
+        path, method = request.path, request.method
+        record.phase = "route_match"
+        if method == "OPTIONS" and self._preflight(exchange, record):
+            return
+        if path in (CHAT, COMPLETIONS):
+            record.route = path
+            _allow(method, "POST")
+            await self._infer(exchange, record, chat=path == CHAT)
+        elif path == MODELS or path.startswith(MODELS + "/"):
+            record.route = MODELS
+            _allow(method, "GET", "HEAD")
+            await self._models(exchange, record, path.removeprefix(MODELS).removeprefix("/"))
+        elif path == self._services.health_path:
+            record.route = path
+            _allow(method, "GET", "HEAD")
+            record.status = 200
+            answer_json(exchange, {"status": "ok"}, self._own_headers(exchange))
+        else:
+            raise NotFound(f"There is nothing at {method} {path[:256]}.", code="unknown_url")
+
+    async def _infer(self, exchange: Exchange, record: AccessRecord, *, chat: bool) -> None:
+        services = self._services
+        principal = await self._authenticate(exchange, record)
+        record.phase = "understand"
+        call = parse_call(exchange.request.body)
+        record.stream = call.stream
+        model = record.model = services.catalog.resolve(call.model, principal)
+        salt = self._salt(principal.tenant)
+        prompt = await self._tokenize(call, model, salt, record, chat=chat)
+        max_output = call.max_output_tokens
+        if max_output is not None:
+            max_output *= call.choices
+        record.phase = "reserve"
+        started_at = self._now()
+        reservation = await services.limiter.reserve(
+            tenant=principal.tenant,
+            tier=principal.tier,
+            model=model,
+            prompt_tokens=prompt.length,
+            max_output_tokens=max_output,
+        )
+        record.reserve_ms = milliseconds(self._now() - started_at)
+        record.reserved_tokens = reservation.reserved_tokens
+        limit_headers = reservation.headers
+        delivery = Delivery(
+            path=(CHAT if chat else COMPLETIONS).encode("ascii"),
+            headers=upstream_headers(exchange.request, exchange.id),
+            body=call.upstream_body(model, salt),
+            model=model,
+            prompt=prompt,
+            max_output_tokens=max_output,
+            stream=call.stream,
+            strip_usage=call.stream and not call.wants_usage,
+            own_headers=lambda: [*self._own_headers(exchange), *limit_headers],
+        )
+        with reservation:
+            try:
+                await services.dispatcher.deliver(exchange, delivery, record)
+                if delivery.failure is not None:
+                    record.reason = "upstream_error_event"
+            finally:
+                if delivery.begun:
+                    used = delivery.prompt_tokens + delivery.output_tokens
+                    reservation.settle(used)
+                    record.settled_tokens = used
+                    record.prompt_tokens = delivery.prompt_tokens
+                    record.cached_tokens = delivery.cached_tokens
+                    record.completion_tokens = delivery.output_tokens
+
+    async def _models(self, exchange: Exchange, record: AccessRecord, name: str) -> None:
+        principal = await self._authenticate(exchange, record)
+        catalog = self._services.catalog
+        answer = catalog.card(name, principal) if name else catalog.list(principal)
+        record.status = 200
+        answer_json(exchange, answer, self._own_headers(exchange))
+
+    async def _authenticate(self, exchange: Exchange, record: AccessRecord) -> Principal:
+        record.phase = "auth"
+        started_at = self._now()
+        authorization = exchange.request.header(b"authorization")
+        principal = await self._services.authenticator.authenticate(authorization)
+        record.auth_ms = milliseconds(self._now() - started_at)
+        record.tenant = principal.tenant
+        record.subject = principal.subject or None
+        return principal
+
+    async def _tokenize(
+        self, call: Call, model: str, salt: str, record: AccessRecord, *, chat: bool
+    ) -> Prompt:
+        record.phase = "tokenize"
+        started_at = self._now()
+        prompter = self._services.prompter
+        render = prompter.chat if chat else prompter.completion
+        prompt = await render(model, call.document, salt)
+        prompter.check_length(model, prompt, call.max_output_tokens)
+        record.tokenize_ms = milliseconds(self._now() - started_at)
+        record.prompt_tokens = prompt.length
+        return prompt
+
+    def _own_headers(self, exchange: Exchange) -> list[Header]:
+        return [
+            (b"x-request-id", exchange.id.encode("ascii")),
+            *self._services.cors.headers(exchange.request),
+        ]
+
+    def _preflight(self, exchange: Exchange, record: AccessRecord) -> bool:
+        headers = self._services.cors.preflight(exchange.request)
+        if headers is None:
+            return False
+        record.route = "preflight"
+        record.status = 204
+        exchange.start(204, headers, 0)
+        exchange.finish()
+        return True
+
+    def _fail(self, exchange: Exchange, record: AccessRecord, error: GatewayError) -> None:
+        """A started answer was already cut by whoever wrote it; this is the other case."""
+        record.reason = error.reason
+        if exchange.started:
+            return
+        record.status = error.status
+        answer_error(exchange, error, self._own_headers(exchange))
+
+
+def _allow(method: str, *allowed: str) -> None:
+    if method not in allowed:
+        raise MethodNotAllowed(
+            f"This path answers {' and '.join(allowed)} only.",
+            headers=[(b"allow", ", ".join(allowed).encode("ascii"))],
+        )

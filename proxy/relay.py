@@ -1,0 +1,236 @@
+"""Carries one replica's answer to one client: bytes in, bytes out, as they come.
+
+Per chunk this is a chain of plain calls from the upstream connection's `data_received` to the
+client transport's `write`: no task, no future, no queue. The relay owns the life of one attempt
+(deadlines, flow control, its single end); what happens to the bytes is decided by the body that
+fits the response: `StreamedBody` for SSE, `WholeBody` for everything else.
+
+An attempt ends once: complete, or failed. While nothing was sent to the client a failure can be
+tried elsewhere; afterwards the client must see that its answer was cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from core.errors import GatewayError, Unavailable, UpstreamError, UpstreamTimeout
+from core.exchange import Exchange, Header
+from proxy.answers import error_event
+from proxy.flow import NEVER
+from proxy.headers import downstream_headers, header_value
+from proxy.streamed_body import StreamedBody
+from proxy.whole_body import WholeBody
+
+
+class Upstream(Protocol):
+    """What the relay needs of an upstream connection."""
+
+    def abort(self) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class RelayTimeouts(Protocol):
+    """Seconds. `first_token_s`: until the first event of a stream; `response_s`: until an
+    answer that is not streamed is complete; `idle_s`: between two reads of a stream;
+    `heartbeat_s`: how long the replica's comments alone are held back."""
+
+    @property
+    def first_token_s(self) -> float: ...
+
+    @property
+    def response_s(self) -> float: ...
+
+    @property
+    def idle_s(self) -> float: ...
+
+    @property
+    def heartbeat_s(self) -> float: ...
+
+
+class Relay:
+    """One attempt to answer `exchange` from one replica: the handler of the upstream response
+    and the flow source of the exchange. `wait` returns or raises at its end."""
+
+    __slots__ = (
+        "_active",
+        "_begun",
+        "_body",
+        "_done",
+        "_exchange",
+        "_on_first_event",
+        "_own_headers",
+        "_push",
+        "_response_headers",
+        "_streamed",
+        "_timeouts",
+        "_upstream",
+        "committed",
+        "deadline_at",
+        "heartbeat_at",
+        "now",
+        "status",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        stream: bool,
+        strip_usage: bool,
+        own_headers: Callable[[], Sequence[Header]],
+        on_first_event: Callable[[float], None],
+        timeouts: RelayTimeouts,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.now = time.monotonic
+        self._exchange = exchange
+        self._own_headers = own_headers
+        self._on_first_event = on_first_event
+        self._timeouts = timeouts
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._upstream: Upstream | None = None
+        self._streamed = StreamedBody(self, strip_usage=strip_usage)
+        self._body: StreamedBody | WholeBody = self._streamed
+        self._push: Callable[[bytes], None] = self._body.push
+        self._response_headers: list[Header] = []
+        self._active = False
+        self._begun = False
+        now = self.now()
+        self.deadline_at = now + (timeouts.first_token_s if stream else timeouts.response_s)
+        self.heartbeat_at = now + timeouts.heartbeat_s
+        self.committed = False
+        self.status = 0
+
+    def __repr__(self) -> str:
+        return f"<Relay status={self.status} committed={self.committed} {self._body!r}>"
+
+    async def wait(self, upstream: Upstream) -> None:
+        """Until the answer is complete. Raises the GatewayError that ended it otherwise. Leaves
+        no upstream work behind on any way out."""
+        self._upstream = upstream
+        self._exchange.source = self
+        try:
+            await self._done
+        except asyncio.CancelledError:
+            upstream.abort()
+            if self.committed and not self._exchange.gone:
+                self._cut(Unavailable("The gateway is shutting down."))
+            raise
+        finally:
+            self.deadline_at = NEVER
+            self._exchange.source = None
+            self._upstream = None
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The replica's `usage` object, if it sent one."""
+        return self._body.usage
+
+    @property
+    def content_events(self) -> int:
+        """Data events relayed so far that may hold content; 0 for an answer in one piece."""
+        return self._streamed.events
+
+    @property
+    def upstream_failure(self) -> str | None:
+        """The words of an error event that the replica sent inside a committed stream."""
+        error = self._streamed.error
+        return None if error is None else str(error.get("message", "error event"))
+
+    # --- flow source
+
+    def pause_reading(self) -> None:
+        if self._upstream is not None:
+            self._upstream.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._upstream is not None:
+            self._upstream.resume_reading()
+
+    # --- response handler
+
+    def on_head(self, status: int, headers: list[Header]) -> None:
+        self.status = status
+        self._response_headers = headers
+        content_type = header_value(headers, b"content-type").lower()
+        if status != 200 or not content_type.startswith(b"text/event-stream"):
+            self._body = WholeBody(self)
+            self._push = self._body.push
+
+    def on_body(self, data: bytes) -> None:
+        self._active = True
+        self._push(data)
+
+    def on_end(self) -> None:
+        if not self._done.done():
+            self._body.end()
+
+    def on_failed(self, error: UpstreamError) -> None:
+        self.fail(error)
+
+    def on_deadline(self, now: float) -> None:
+        """The sweep came by after `deadline_at`."""
+        if self._begun and self._active:
+            self._active = False
+            self.deadline_at = now + self._timeouts.idle_s
+        elif self._begun:
+            self.fail(UpstreamTimeout("The replica sent nothing for too long.", phase="idle"))
+        else:
+            self.fail(
+                UpstreamTimeout("The replica did not begin to answer in time.", phase="first_token")
+            )
+
+    # --- called by the body
+
+    def begin(self) -> None:
+        """The first data event, or the whole of an answer in one piece, is there."""
+        if not self._begun:
+            self._begun = True
+            now = self.now()
+            self.deadline_at = now + self._timeouts.idle_s
+            self._on_first_event(now)
+
+    def start(self, length: int | None) -> None:
+        """Send the head: from here on there is no other replica."""
+        self.committed = True
+        headers = downstream_headers(self._response_headers, self._own_headers())
+        self._exchange.start(self.status, headers, length)
+
+    def use(self, push: Callable[[bytes], None]) -> None:
+        """Further bytes of the body go to `push`."""
+        self._push = push
+
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        return self._exchange.write
+
+    def complete(self) -> None:
+        self._exchange.finish()
+        self._done.set_result(None)
+
+    def fail(self, error: GatewayError) -> None:
+        if self._done.done():
+            return
+        self.deadline_at = NEVER
+        self._push = _ignore
+        if self._upstream is not None:
+            self._upstream.abort()
+        if self.committed:
+            self._cut(error)
+        self._done.set_exception(error)
+
+    def _cut(self, error: GatewayError) -> None:
+        if self._body is self._streamed:
+            mid_event = self._streamed.mid_event
+            self._exchange.write(error_event(error, self._exchange.id, mid_event=mid_event))
+        self._exchange.abort()
+
+
+def _ignore(data: bytes) -> None:
+    pass

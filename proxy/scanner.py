@@ -1,0 +1,163 @@
+"""Watches a relayed SSE stream: event boundaries, the terminator, usage and errors.
+
+Bytes pass through unchanged, except that with `strip_usage` the usage chunk that only the
+gateway asked for is taken out; then, and only then, an incomplete trailing event is held back.
+A chunk of whole events that carries neither usage, error nor `[DONE]` costs a few substring
+searches and no parsing. Events end with an empty line of any line ending (WHATWG HTML, 9.2.6).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+_BOUNDARY = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
+_DATA_LINE = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
+_MAX_EVENT = 65_536  # what we look for (usage, error, [DONE]) is far smaller
+
+
+def event_data(event: bytes) -> bytes | None:
+    """The data of one event without its ending, or None for a comment or an empty event."""
+    if event.startswith(b"data: ") and b"\n" not in event and b"\r" not in event:
+        return event[6:]
+    lines = _DATA_LINE.findall(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+    return b"\n".join(lines) if lines else None
+
+
+def first_event_end(data: bytes, start: int = 0) -> int:
+    """Where the first complete event from `start` ends (past its empty line), or -1."""
+    if b"\r" not in data:
+        end = data.find(b"\n\n", start)
+        return -1 if end < 0 else end + 2
+    match = _BOUNDARY.search(data, start)
+    if match is None or (match.end() == len(data) and data.endswith(b"\r")):
+        return -1  # a final CR may be half of a CRLF
+    return match.end()
+
+
+def error_in(data: bytes) -> dict[str, Any] | None:
+    """The `error` object of an event's data, or None when it is not an error."""
+    if b'"error"' not in data:
+        return None
+    document = _parse(data)
+    if document is None or document.get("choices") or not document.get("error"):
+        return None
+    error = document["error"]
+    return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+class EventScanner:
+    """State of one stream. `events` counts complete data events that may hold content."""
+
+    __slots__ = ("_relayed", "_strip", "_tail", "error", "events", "terminated", "usage")
+
+    def __init__(self, *, strip_usage: bool) -> None:
+        self.events = 0
+        self.terminated = False
+        self.usage: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self._strip = strip_usage
+        self._tail = b""  # an incomplete trailing event
+        self._relayed = 0  # how many bytes of the tail have been relayed: none or all
+
+    def __repr__(self) -> str:
+        return f"<EventScanner events={self.events} terminated={self.terminated}>"
+
+    @property
+    def mid_event(self) -> bool:
+        """Whether the client has seen a part of an event that is not complete."""
+        return self._relayed > 0
+
+    def push(self, data: bytes) -> bytes:
+        """Take the next bytes of the stream, return what may be relayed now."""
+        if not self._tail and data[-2:] == b"\n\n" and b"\r" not in data:
+            if b'"usage"' not in data and b"[DONE]" not in data and b'"error"' not in data:
+                if data[:1] != b":":
+                    self.events += data.count(b"\n\n")
+                return data
+            return self._inspect(data, 0) if self._strip else self._observed(data)
+        return self._push_partial(data)
+
+    def _observed(self, data: bytes) -> bytes:
+        self._inspect(data, 0)
+        return data
+
+    def _push_partial(self, data: bytes) -> bytes:
+        joined = self._tail + data
+        end = _last_boundary(joined)
+        whole, tail = joined[:end], joined[end:]
+        if self._strip:
+            out = self._inspect(whole, self._relayed)
+            relayed = max(0, self._relayed - end)
+            if relayed or len(tail) > _MAX_EVENT:  # no usage chunk, or too late to hold it
+                out += tail[relayed:]
+                relayed = len(tail)
+        else:
+            self._inspect(whole, 0)
+            out = data
+            relayed = len(tail)
+        self._tail = tail[-_MAX_EVENT:]
+        self._relayed = min(relayed, len(self._tail))
+        return out
+
+    def _inspect(self, whole: bytes, relayed: int) -> bytes:
+        """Look at each complete event. `relayed` bytes at the front have been sent before."""
+        kept: list[bytes] = []
+        start = 0
+        while start < len(whole):
+            end = first_event_end(whole, start)
+            if end < 0:
+                end = len(whole)
+            event = whole[start:end]
+            if self._look_at(event) and start >= relayed:
+                event = b""
+            kept.append(event[max(0, relayed - start) :])
+            start = end
+        return b"".join(kept)
+
+    def _look_at(self, event: bytes) -> bool:
+        """Take note of one event; True: it is the usage chunk that is to be stripped."""
+        data = event_data(event.rstrip(b"\r\n"))
+        if data is None:
+            return False
+        if data == b"[DONE]":
+            self.terminated = True
+            return False
+        has_usage = b'"usage"' in data
+        if not has_usage and b'"error"' not in data:
+            self.events += 1
+            return False
+        document = _parse(data)
+        if document is None:
+            self.events += 1
+            return False
+        if document.get("error") and not document.get("choices"):
+            self.error = error_in(data)
+            return False
+        usage = document.get("usage")
+        if isinstance(usage, dict):
+            self.usage = usage
+        if document.get("choices") or usage is None:
+            self.events += 1
+            return False
+        return self._strip and document.get("choices") == []
+
+
+def _last_boundary(data: bytes) -> int:
+    """Where the last complete event ends; 0 when there is none."""
+    if b"\r" not in data:
+        return data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
+    end = 0
+    while (following := first_event_end(data, end)) >= 0:
+        end = following
+    return end

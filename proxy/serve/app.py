@@ -1,0 +1,203 @@
+"""The composition root: what is made before the fork, and how one worker is put together.
+
+`prepare` builds everything that can fail because of the configuration, so that `headrace check`
+finds it and so that workers share it; `serve` joins the packages and runs one worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from auth.board import Board
+from auth.verifier import AnonymousAuthenticator, Authenticator
+from backend.pool import Pool, build_contexts
+from backend.registry import Registry
+from backend.retries import RetryBudget
+from core.metrics import Metrics, MetricsBoard
+from core.shared_memory import StateBoard, WorkerState
+from core.tasks import spawn
+from proxy.access_log import AccessLog
+from proxy.catalog import Catalog
+from proxy.cors import Cors
+from proxy.dispatch import Dispatcher
+from proxy.flow import Watchdog
+from proxy.listener import Listener
+from proxy.observe import Observer
+from proxy.pipeline import Pipeline, Services
+from proxy.serve.admin import start_admin
+from proxy.serve.config import Config
+from proxy.sockets import Sockets, connection_limit
+from proxy.tls import server_context
+from ratelimit.config import LimitsConfig
+from ratelimit.limiter import Limiter
+from routing.prompter import Prompter
+from routing.router import Router
+
+_log = logging.getLogger("headrace.serve")
+_BEAT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What workers share: made once, before the fork."""
+
+    config: Config
+    started: int
+    tls: ssl.SSLContext | None
+    upstream_tls: dict[str, ssl.SSLContext]
+    prompter: Prompter
+    key_board: Board | None
+    metrics_board: MetricsBoard
+    states: StateBoard
+
+
+def prepare(config: Config) -> Prepared:
+    """Build what the workers share. Raises ConfigError; binds nothing and starts nothing."""
+    now = datetime.now(UTC)
+    tls = None if config.listen.tls == "off" else server_context(config.listen.tls, now)
+    board = None if config.auth == "none" else Board(len(config.auth.issuers))
+    metrics_board = MetricsBoard(config.workers)
+    prepared = Prepared(
+        config=config,
+        started=int(now.timestamp()),
+        tls=tls,
+        upstream_tls=build_contexts(config.replicas),
+        prompter=Prompter(config.models, config.routing),
+        key_board=board,
+        metrics_board=metrics_board,
+        states=StateBoard(config.workers),
+    )
+    _build_all(prepared)
+    return prepared
+
+
+def _build_all(prepared: Prepared) -> None:
+    """Build each part once for its errors: secrets that are missing, files that are broken."""
+    metrics = Metrics.private()
+    config = prepared.config
+    _authenticator(prepared, metrics)
+    Pool(config.replicas, config.upstream, metrics, time.monotonic, prepared.upstream_tls)
+    Limiter(config.limits or LimitsConfig(), metrics)
+
+
+def _authenticator(prepared: Prepared, metrics: Metrics) -> Authenticator | AnonymousAuthenticator:
+    auth = prepared.config.auth
+    if auth == "none":
+        return AnonymousAuthenticator()
+    return Authenticator(auth, metrics, prepared.key_board)
+
+
+class Worker:
+    """The parts of one worker, joined."""
+
+    def __init__(self, prepared: Prepared, index: int) -> None:
+        config = prepared.config
+        metrics = prepared.metrics_board.for_worker(index)
+        clock = time.monotonic
+        self._prepared = prepared
+        self._metrics = metrics
+        self._state = prepared.states.for_worker(index)
+        self._watchdog = Watchdog()
+        self._authenticator = _authenticator(prepared, metrics)
+        self._limiter = Limiter(config.limits or LimitsConfig(), metrics)
+        self._registry = Registry(config.replicas, config.upstream, metrics, clock)
+        self._pool = Pool(config.replicas, config.upstream, metrics, clock, prepared.upstream_tls)
+        self._registry.on_refused = self._pool.refused
+        self._log = AccessLog(config.log.access, metrics)
+        prepared.prompter.use_metrics(metrics)
+        observer = Observer(log=self._log, metrics=metrics, clock=clock)
+        retries = config.upstream.retries
+        dispatcher = Dispatcher(
+            router=Router(config.routing, self._registry, metrics, clock),
+            pool=self._pool,
+            health=self._registry,
+            budget=RetryBudget(retries.budget_ratio, retries.budget_floor),
+            max_tries=retries.max_tries,
+            timeouts=config.upstream.timeouts,
+            watchdog=self._watchdog,
+            clock=clock,
+            metrics=metrics,
+        )
+        secret = config.routing.secret
+        pipeline = Pipeline(
+            Services(
+                authenticator=self._authenticator,
+                catalog=Catalog(config.models, prepared.started),
+                prompter=prepared.prompter,
+                limiter=self._limiter,
+                dispatcher=dispatcher,
+                observer=observer,
+                cors=Cors(config.listen.cors.origins if config.listen.cors else ()),
+                health_path=config.listen.health_path,
+                cache_secret=secret.reveal() if secret is not None else "",
+                clock=clock,
+            )
+        )
+        self._listener = Listener(
+            handler=pipeline.handle,
+            on_refused=observer.refused,
+            watchdog=self._watchdog,
+            timeouts=config.listen.timeouts,
+            limits=config.listen.limits,
+            max_connections=connection_limit(config.listen.limits.max_connections),
+            metrics=metrics,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Worker {self._state!r} {self._listener!r}>"
+
+    async def run(self, sockets: Sockets, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Serve until `stop` is set and the exchanges are over."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._log.close)
+            self._watchdog.start()
+            stack.callback(self._watchdog.close)
+            for part in (self._authenticator, self._limiter, self._registry, self._pool):
+                await part.start()
+                stack.push_async_callback(part.close)
+            if sockets.admin is not None:
+                admin = await start_admin(
+                    sockets.admin.socket,
+                    metrics=self._prepared.metrics_board,
+                    reasons=self._reasons,
+                    states=self._prepared.states,
+                )
+                stack.push_async_callback(admin.close)
+            for bound in sockets.listen:
+                await self._listener.serve(bound.socket, self._prepared.tls)
+            beat = spawn(self._beat(), "state")
+            stack.callback(beat.cancel)
+            ready()
+            await stop.wait()
+            beat.cancel()
+            self._state.publish(WorkerState.DRAINING, time.monotonic())
+            await self._listener.drain(self._prepared.config.drain_s)
+
+    def _reasons(self) -> list[str]:
+        parts = (self._authenticator, self._limiter, self._registry)
+        return [reason for part in parts if (reason := part.ready()) is not None]
+
+    async def _beat(self) -> None:
+        """Publish this worker's state, so that any worker can answer for all."""
+        while True:
+            state = WorkerState.NOT_READY if self._reasons() else WorkerState.READY
+            self._state.publish(state, time.monotonic())
+            await asyncio.sleep(_BEAT_S)
+
+
+async def serve(
+    prepared: Prepared,
+    sockets: Sockets,
+    index: int,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+) -> None:
+    """One worker, from its fork to its end."""
+    await Worker(prepared, index).run(sockets, stop, ready)

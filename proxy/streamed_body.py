@@ -1,0 +1,112 @@
+"""An SSE answer on its way to the client.
+
+Held until the first complete `data:` event is there (HTTP 200 does not mean accepted: vLLM
+answers 200 and then an error event when it is overloaded), then every read passes straight
+through. A due heartbeat sends held comments early and so ends the retries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from core.errors import UpstreamError, UpstreamProtocolError
+from proxy.scanner import EventScanner, error_in, event_data, first_event_end
+
+if TYPE_CHECKING:
+    from proxy.relay import Relay
+
+_MAX_HELD = 65_536
+
+
+class StreamedBody:
+    """The body of one SSE response."""
+
+    __slots__ = ("_held", "_looked_at", "_relay", "_scanner", "_write")
+
+    def __init__(self, relay: Relay, *, strip_usage: bool) -> None:
+        self._relay = relay
+        self._scanner = EventScanner(strip_usage=strip_usage)
+        self._held = b""
+        self._looked_at = 0  # comments at the front of what is held
+        self._write = relay.write
+
+    def __repr__(self) -> str:
+        return f"<StreamedBody held={len(self._held)} {self._scanner!r}>"
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        return self._scanner.usage
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        return self._scanner.error
+
+    @property
+    def events(self) -> int:
+        return self._scanner.events
+
+    @property
+    def mid_event(self) -> bool:
+        return self._scanner.mid_event
+
+    def push(self, data: bytes) -> None:
+        """Before the first data event."""
+        held = self._held = self._held + data if self._held else data
+        while (end := first_event_end(held, self._looked_at)) >= 0:
+            event = event_data(held[self._looked_at : end].rstrip(b"\r\n"))
+            if event is not None:
+                self._first_event(event)
+                return
+            self._looked_at = end
+        if len(held) > _MAX_HELD:
+            self._relay.fail(UpstreamProtocolError("The replica's first event is too large."))
+        elif self._looked_at == len(held) and self._relay.now() >= self._relay.heartbeat_at:
+            self._commit()
+            self._relay.use(self._forward_comments)
+
+    def end(self) -> None:
+        if self._scanner.terminated:
+            self._relay.complete()
+        else:
+            self._relay.fail(UpstreamError("The replica ended the stream without its terminator."))
+
+    def _first_event(self, event: bytes) -> None:
+        error = error_in(event)
+        if error is not None:
+            self._relay.fail(upstream_stream_error(error))
+            return
+        self._relay.begin()
+        self._relay.use(self._forward)
+        self._commit()
+
+    def _commit(self) -> None:
+        self._relay.start(None)
+        held, self._held = self._held, b""
+        self._forward(held)
+
+    def _forward(self, data: bytes) -> None:
+        data = self._scanner.push(data)
+        if data:
+            self._write(data)
+
+    def _forward_comments(self, data: bytes) -> None:
+        """Committed on a comment: the first data event still marks the first token."""
+        self._forward(data)
+        if self._scanner.events or self._scanner.error:
+            self._relay.begin()
+            self._relay.use(self._forward)
+
+
+def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:
+    """An error event at the very start of a stream, with the status that it should have had."""
+    code = error.get("code")
+    message = str(error.get("message") or "The replica reported an error.")
+    status = code if isinstance(code, int) and 400 <= code <= 599 else 502
+    failure = UpstreamError(
+        message,
+        code="upstream_overloaded" if status == 503 else "upstream_error",
+        retryable=status >= 500,
+        retry_after_s=1.0 if status == 503 else None,
+    )
+    failure.status = status
+    return failure

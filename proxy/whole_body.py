@@ -1,0 +1,105 @@
+"""An answer that is not streamed: collected, then sent in one piece, so that a replica that
+fails half-way can still be replaced. A very large one flows once it passes the bound."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from core.errors import UpstreamError
+
+if TYPE_CHECKING:
+    from proxy.relay import Relay
+
+_MAX_COLLECTED = 4 * 1024 * 1024
+_TAIL = 16_384
+_RETRYABLE = frozenset({502, 503})
+_REFUSED_OUR_KEY = frozenset({401, 403})
+# Inside a JSON string the quotes would be escaped, so this finds only a real member.
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+
+
+class WholeBody:
+    """The body of one response that is not SSE."""
+
+    __slots__ = ("_parts", "_relay", "_size", "_tail", "usage")
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._tail = b""
+        self.usage: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<WholeBody bytes={self._size}>"
+
+    def push(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > _MAX_COLLECTED:
+            self._relay.begin()
+            self._relay.start(None)
+            self._relay.use(self._flow)
+            self._flow(b"".join(self._parts))
+            self._parts.clear()
+
+    def _flow(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-_TAIL:]
+        self._relay.write(data)
+
+    def end(self) -> None:
+        relay = self._relay
+        if relay.committed:
+            self.usage = usage_in(self._tail)
+            relay.complete()
+            return
+        body = b"".join(self._parts)
+        failure = _failure(relay.status, body)
+        if failure is not None:
+            relay.fail(failure)
+            return
+        relay.begin()
+        self.usage = usage_in(body[-_TAIL:]) or usage_in(body)
+        relay.start(len(body))
+        relay.write(body)
+        relay.complete()
+
+
+def usage_in(body: bytes) -> dict[str, Any] | None:
+    """The last `usage` object in a JSON answer."""
+    found = _USAGE.findall(body)
+    if not found:
+        return None
+    try:
+        usage = orjson.loads(found[-1])
+    except orjson.JSONDecodeError:
+        return None
+    return usage if isinstance(usage, dict) else None
+
+
+def _failure(status: int, body: bytes) -> UpstreamError | None:
+    """A status that is the replica's failure rather than an answer to the client."""
+    if status in _REFUSED_OUR_KEY:
+        return UpstreamError("The replica refused the gateway's credentials.", code="upstream_auth")
+    if status not in _RETRYABLE:
+        return None
+    failure = UpstreamError(
+        _message(body) or f"The replica answered {status}.",
+        code="upstream_overloaded" if status == 503 else "upstream_error",
+        retry_after_s=1.0 if status == 503 else None,
+    )
+    failure.status = status
+    return failure
+
+
+def _message(body: bytes) -> str | None:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    error = document.get("error") if isinstance(document, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else None
