@@ -1,0 +1,157 @@
+"""The sections `replicas` and `upstream` of the configuration. Times are seconds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from backend.address import Address, parse_address
+from core.replica import Replica
+from core.section import Contradictions, FilePath, Secret, Section
+
+Seconds = Annotated[float, Meta(gt=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+Path = Annotated[str, Meta(pattern=r"^/[\x21-\x7e]*$")]
+
+
+class ReplicaTlsConfig(Section):
+    """How an https:// replica is verified, and with what we identify ourselves.
+
+    `ca`: certificates to trust instead of the system's. `server_name`: the name that the
+    certificate must have, when it is not the host of the URL. `certificate` and `key`: ours.
+    """
+
+    ca: FilePath | None = None
+    verify: bool = True
+    server_name: str | None = None
+    certificate: FilePath | None = None
+    key: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key go together: one of them is missing")
+        if not self.verify and self.ca is not None:
+            raise ValueError("with verify: false nothing is checked against ca; drop one of them")
+
+
+class ReplicaConfig(Section):
+    """One model server. `id` (default `host:port`) names it in logs and metrics."""
+
+    url: str
+    model: str
+    id: Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+    max_in_flight: Positive | None = None
+    kv_tokens: Positive | None = None
+    api_key: Secret | None = None
+    tls: ReplicaTlsConfig | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            address = parse_address(self.url)
+        except ValueError as error:
+            raise Contradictions([(".url", str(error))]) from error
+        if self.tls is not None and not address.tls:
+            raise Contradictions([(".tls", "only a replica with an https:// url can have it")])
+
+    @property
+    def address(self) -> Address:
+        return parse_address(self.url)
+
+    @property
+    def replica(self) -> Replica:
+        """The identity that the rest of the gateway sees."""
+        return Replica(
+            id=self.id or self.address.name,
+            model=self.model,
+            weight=self.weight,
+            max_in_flight=self.max_in_flight,
+            kv_tokens=self.kv_tokens,
+        )
+
+
+class TimeoutsConfig(Section):
+    """One bound for each phase, so that a silent replica is noticed wherever it stops.
+
+    `first_token_s` runs from the request to the first event of the answer, `idle_s` between two
+    reads of a body. `total_s` bounds the whole exchange: none by default, because a long stream
+    that flows is healthy.
+    """
+
+    connect_s: Seconds = 2.0
+    tls_s: Seconds = 5.0
+    first_token_s: Seconds = 60.0
+    idle_s: Seconds = 60.0
+    total_s: Seconds | None = None
+
+
+class RetriesConfig(Section):
+    """`max_tries` counts the first one. Retries are bounded by `budget_ratio` of the exchanges of
+    the last 10 s plus `budget_floor`."""
+
+    max_tries: Annotated[int, Meta(ge=1, le=5)] = 3
+    budget_ratio: Ratio = 0.1
+    budget_floor: Count = 10
+
+
+class PoolConfig(Section):
+    """Connections kept for reuse, for each replica.
+
+    `max_idle_s` must stay below the replica's keep-alive time (vLLM: 5 s). `warm` connections
+    are kept open even when nothing is asked.
+    """
+
+    max_idle_s: Seconds = 4.0
+    max_idle: Count = 256
+    warm: Count = 1
+
+    def __post_init__(self) -> None:
+        if self.warm > self.max_idle:
+            raise ValueError("warm is greater than max_idle, so it could never be reached")
+
+
+class HealthConfig(Section):
+    """When a replica gets no new requests.
+
+    Active: `GET path` every `interval_s` (jittered); `unhealthy_after` bad answers in a row take
+    the replica out, a good one brings it back. Passive: `failures` failed exchanges in a row open
+    its circuit for `backoff_s`, doubled up to `max_backoff_s`, never for more than
+    `max_ejected_ratio` of a model's replicas. `refused_grace_s`: how long a stream of a replica
+    that refuses connections may stay silent.
+    """
+
+    interval_s: Seconds = 2.0
+    timeout_s: Seconds = 2.0
+    path: Path = "/health"
+    unhealthy_after: Positive = 2
+    failures: Positive = 5
+    backoff_s: Seconds = 1.0
+    max_backoff_s: Seconds = 30.0
+    max_ejected_ratio: Ratio = 0.5
+    refused_grace_s: Seconds = 2.0
+
+    def __post_init__(self) -> None:
+        if self.max_backoff_s < self.backoff_s:
+            raise ValueError("max_backoff_s is less than backoff_s")
+
+
+class ScrapeConfig(Section):
+    """Reading the load from each replica's `GET path`, every `interval_s` (jittered)."""
+
+    interval_s: Annotated[float, Meta(ge=0.5)] = 2.0
+    timeout_s: Seconds = 2.0
+    path: Path = "/metrics"
+
+
+class UpstreamConfig(Section):
+    """Everything about the replicas' side that is the same for all of them."""
+
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    retries: RetriesConfig = RetriesConfig()
+    pool: PoolConfig = PoolConfig()
+    health: HealthConfig = HealthConfig()
+    active_health: bool = True
+    metrics: ScrapeConfig | Literal["off"] = ScrapeConfig()

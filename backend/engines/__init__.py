@@ -1,0 +1,1 @@
+"""What differs between the model servers: names and dialects, no behaviour."""

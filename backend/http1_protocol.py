@@ -1,0 +1,366 @@
+"""A socket that speaks HTTP/1.1 to a replica: request out, response in, then back to the pool.
+
+The path of a chunk is: the transport calls `data_received`, llhttp appends the body bytes to one
+list, and the handler gets them joined, in one call. Everything else (head, end, faults) leaves
+that path at one test. Framing is RFC 9112 section 6.3, read strictly: a replica's bytes are
+not trusted more than a client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+import httptools
+
+from backend.request_head import RequestHead
+from backend.response import ResponseHandler
+from core.errors import UpstreamError, UpstreamProtocolError, UpstreamReset
+from core.exchange import Header
+
+HEAD_BYTES = 64 * 1024
+"""Bound on a head, and on any other bytes (trailers, chunk extensions) without a body byte."""
+HEADERS = 200
+INFORMATIONAL = 8
+"""How many 1xx responses may come before the final one."""
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_EMPTY_BODY = (204, 304)
+
+
+class Hold(Protocol):
+    """The exchange's handle on the socket."""
+
+    def detach(self) -> None:
+        """The exchange is over."""
+
+
+class ConnectionOwner(Protocol):
+    """The pool, as a socket sees it."""
+
+    def released(self, protocol: Http1Protocol) -> None:
+        """A response ended and the socket can serve another request."""
+
+    def lost(self, protocol: Http1Protocol) -> None:
+        """The socket is closed. Called once."""
+
+
+def _nowhere(data: bytes) -> None:
+    """Stands where the parser was."""
+
+
+class _Refused(Exception):
+    """Raised inside a parser callback to stop the parser; `str()` says what was wrong."""
+
+
+class Http1Protocol(asyncio.Protocol):
+    """One socket to a replica. States: idle (no handler), head, body, closed.
+
+    `served` counts ended responses, `reads` the reads of the exchange at hand, `idle_at` is the
+    monotonic instant of the last release (written by the pool).
+    """
+
+    __slots__ = (
+        "_complete",
+        "_feed",
+        "_handler",
+        "_head",
+        "_head_bytes",
+        "_head_ready",
+        "_headers",
+        "_in_body",
+        "_informational",
+        "_keep_alive",
+        "_method",
+        "_owner",
+        "_parser",
+        "_parts",
+        "_paused",
+        "_silent_bytes",
+        "_silent_read",
+        "_status",
+        "_surplus",
+        "_transport",
+        "_until_eof",
+        "closed",
+        "hold",
+        "idle_at",
+        "on_body",
+        "reads",
+        "served",
+    )
+
+    def __init__(self, owner: ConnectionOwner, head: RequestHead) -> None:
+        self._owner = owner
+        self._head = head
+        self._transport: asyncio.Transport | None = None
+        self._handler: ResponseHandler | None = None
+        self.hold: Hold | None = None
+        self.closed = False
+        self.served = 0
+        self.reads = 0
+        self.idle_at = 0.0
+        self._paused = False
+        self._parts: list[bytes] = []
+        # The parser calls `list.append` itself: no Python frame for a chunk.
+        self.on_body: Callable[[bytes], None] = self._parts.append
+        self._reset()
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._feed: Callable[[bytes], None] = self._parser.feed_data
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "idle" if self._handler is None else "busy"
+        return f"<Http1Protocol {state}, served {self.served}>"
+
+    def _reset(self) -> None:
+        self._method = b""
+        self._status = 0
+        self._headers: list[Header] = []
+        self._head_bytes = 0
+        self._silent_bytes = 0
+        self._silent_read = 0
+        self._informational = 0
+        self._head_ready = False
+        self._in_body = False
+        self._complete = False
+        self._surplus = False
+        self._keep_alive = False
+        self._until_eof = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can be sent as far as is known."""
+        return not self.closed and self._transport is not None and not self._transport.is_closing()
+
+    # --- the exchange's side
+
+    def send(
+        self,
+        method: bytes,
+        path: bytes,
+        headers: Sequence[Header],
+        body: bytes,
+        handler: ResponseHandler,
+    ) -> None:
+        """As `Connection.send`. On a lost socket the handler hears so in the next loop tick."""
+        if self._handler is not None:
+            raise RuntimeError("a request is already under way on this connection")
+        if not self.usable or self._transport is None:
+            error = self._reset_error("the connection was closed before the request", False)
+            asyncio.get_running_loop().call_soon(handler.on_failed, error)
+            self._let_go()
+            return
+        self._reset()
+        self.reads = 0
+        self._method = method
+        self._handler = handler
+        self._transport.write(self._head.build(method, path, headers, body))
+
+    def abort(self) -> None:
+        """Close the socket at once and call nobody but the owner."""
+        self._handler = None
+        self._let_go()
+        if self._transport is not None and not self.closed:
+            self._transport.abort()
+
+    def fail(self, error: UpstreamError) -> None:
+        """Close the socket at once and tell the handler, if there is one."""
+        handler = self._handler
+        self.abort()
+        if handler is not None:
+            handler.on_failed(error)
+
+    def pause_reading(self) -> None:
+        if not self._paused and not self.closed and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and not self.closed and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # --- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        handler = self._handler
+        if handler is None:
+            self.abort()  # bytes that nobody asked for (RFC 9112 section 9.2: a smuggled answer)
+            return
+        self.reads += 1
+        try:
+            self._feed(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._complete:
+                self._refuse(error)
+                return
+            self._surplus = True
+        if self._in_body:
+            parts = self._parts
+            if len(parts) == 1:
+                body = parts[0]
+            elif parts:
+                body = b"".join(parts)
+            else:
+                self._count_silent(len(data))
+                return
+            parts.clear()
+            handler.on_body(body)
+        else:
+            self._advance(handler, data)
+
+    def eof_received(self) -> None:
+        """The replica closed its side: the end of a body without length, otherwise a loss."""
+        if self._handler is None:
+            return
+        if self._until_eof and self._in_body:
+            self._end(self._handler)
+        else:
+            self._lose("the replica closed the connection")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._handler is not None:
+            self._lose("the connection to the replica was lost")
+        # The parser and its callbacks refer to each other: help the collector.
+        self._parser = None
+        self._feed = _nowhere
+        self._owner.lost(self)
+
+    # --- the parser's side
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._surplus = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > HEAD_BYTES:
+            raise _Refused("its header block is too large")
+        if self._status:
+            return  # a trailer: counted, and dropped (RFC 9110 section 6.5.1)
+        if len(self._headers) >= HEADERS:
+            raise _Refused("it has too many headers")
+        self._headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        if self._surplus:
+            raise _Refused("a second response follows")
+        parser = cast(httptools.HttpResponseParser, self._parser)
+        status: int = parser.get_status_code()
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise _Refused("its version is not HTTP/1.1")
+        if status < 200:
+            self._skip_informational(status)
+            return
+        if status > 599:
+            raise _Refused("its status is out of range")
+        sized = self._check_headers(version)
+        self._status = status
+        self._keep_alive = parser.should_keep_alive()
+        self._head_ready = True
+        if self._method == b"HEAD":
+            # The parser cannot be told that no body follows: never use the socket again.
+            self._complete = True
+            self._keep_alive = False
+        elif not sized and status not in _EMPTY_BODY:
+            self._until_eof = True
+
+    def on_message_complete(self) -> None:
+        if self._head_ready or self._in_body:
+            self._complete = True
+            self._in_body = False
+
+    # --- off the path of a chunk
+
+    def _skip_informational(self, status: int) -> None:
+        if status == 101:
+            raise _Refused("it switches protocols although nobody asked")
+        self._informational += 1
+        if self._informational > INFORMATIONAL:
+            raise _Refused("too many interim responses")
+        self._headers = []
+
+    def _check_headers(self, version: str) -> bool:
+        """True when the body's end is known from the headers. Raises _Refused."""
+        sized = False
+        for name, value in self._headers:
+            if name == b"content-length":
+                sized = True
+            elif name == b"transfer-encoding":
+                if value.lower() != b"chunked" or version == "1.0":
+                    raise _Refused("its transfer coding is not plain chunked")
+                sized = True
+        if _CONTROL.search(b"".join([value for _, value in self._headers])):
+            raise _Refused("a header has control characters")
+        return sized
+
+    def _advance(self, handler: ResponseHandler, data: bytes) -> None:
+        """A read that touched the head or the end."""
+        if self.reads == 1 and not data.startswith(b"H"):
+            self._refuse(_Refused("it does not start with HTTP/"))  # llhttp takes RTSP/ and ICE/
+            return
+        if not self._status:
+            self._count_silent(len(data))
+            return
+        if self._head_ready:
+            self._head_ready = False
+            self._in_body = not self._complete
+            handler.on_head(self._status, self._headers)
+        if self._parts and self._handler is handler and self._method != b"HEAD":
+            body = b"".join(self._parts)
+            self._parts.clear()
+            handler.on_body(body)
+        if self._complete and self._handler is handler:
+            self._end(handler)
+
+    def _end(self, handler: ResponseHandler) -> None:
+        self._handler = None
+        self._let_go()
+        transport = cast(asyncio.Transport, self._transport)
+        # Unsent request bytes would be read as the start of the next request.
+        if (
+            self._keep_alive
+            and not self._surplus
+            and not transport.is_closing()
+            and transport.get_write_buffer_size() == 0
+        ):
+            self.served += 1
+            self.resume_reading()
+            self._owner.released(self)
+        else:
+            transport.abort()
+        handler.on_end()
+
+    def _let_go(self) -> None:
+        if self.hold is not None:
+            self.hold.detach()
+            self.hold = None
+        self._parts.clear()
+
+    def _count_silent(self, size: int) -> None:
+        """Bound what arrives without a body byte: a head, trailers, chunk extensions."""
+        if self._silent_read != self.reads - 1:
+            self._silent_bytes = 0
+        self._silent_read = self.reads
+        self._silent_bytes += size
+        if self._silent_bytes > HEAD_BYTES:
+            self._refuse(_Refused("a header block without end"))
+
+    def _refuse(self, error: Exception) -> None:
+        cause = error.__context__ if isinstance(error.__context__, _Refused) else error
+        self.fail(UpstreamProtocolError(f"the replica's response is not acceptable: {cause}"))
+
+    def _lose(self, what: str) -> None:
+        self.fail(self._reset_error(what, self.reads > 0))
+
+    def _reset_error(self, what: str, answered: bool) -> UpstreamReset:
+        return UpstreamReset(what, reused=self.served > 0, answered=answered)

@@ -1,0 +1,31 @@
+"""The bytes of a request to a replica, built from scratch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.exchange import Header
+
+
+class RequestHead:
+    """The part of a request's head that is the same for every request to one replica."""
+
+    __slots__ = ("bodiless", "with_body")
+
+    def __init__(self, authority: bytes, authorization: bytes | None = None) -> None:
+        head = b" HTTP/1.1\r\nhost: " + authority + b"\r\naccept-encoding: identity"
+        if authorization is not None:
+            head += b"\r\nauthorization: " + authorization
+        self.bodiless = head
+        self.with_body = head + b"\r\ncontent-length: "
+
+    def build(self, method: bytes, path: bytes, headers: Sequence[Header], body: bytes) -> bytes:
+        """The whole request. A POST always has a length (RFC 9110 section 8.6)."""
+        if body or method == b"POST":
+            parts = [method, b" ", path, self.with_body, b"%d" % len(body)]
+        else:
+            parts = [method, b" ", path, self.bodiless]
+        for name, value in headers:
+            parts += (b"\r\n", name, b": ", value)
+        parts += (b"\r\n\r\n", body)
+        return b"".join(parts)
