@@ -17,13 +17,18 @@ DEMO_MODEL = Path(__file__).parent / "demo_model"
 VOCABULARY = 4096
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
-# Contractions, words with one leading non-letter, single digits, punctuation runs, line ends, blanks.
+# Contractions, words with one leading non-letter, single digits, punctuation, line ends, blanks.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-NOUNS = """
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+NOUNS = words("""
 answer model token stream request gateway server client question system message user assistant
 prompt cache block prefix replica queue worker window budget limit tenant tier bucket reserve water
 river channel turbine dam valley mountain forest tree leaf branch root seed garden flower bird fish
@@ -43,29 +48,30 @@ computer network program function variable class object string integer list dict
 path error exception warning log record field key index search query database version release update
 memory processor disk kernel thread process socket packet address port protocol header body status
 code language grammar syntax parser compiler library package module interface type argument return
-""".split()
+""")
 
-VERBS = """
+VERBS = words("""
 ask tell say speak write read open close start stop begin finish send receive wait move turn carry
-bring take give keep hold build break repair clean wash cook eat drink sleep wake walk run jump climb
-swim fly drive ride travel arrive leave return stay visit meet help teach learn study know think
-believe understand remember forget decide choose prefer want need hope wish love like hate fear
+bring take give keep hold build break repair clean wash cook eat drink sleep wake walk run jump
+climb swim fly drive ride travel arrive leave return stay visit meet help teach learn study know
+think believe understand remember forget decide choose prefer want need hope wish love like hate
+fear
 explain describe compare measure count add remove divide multiply increase reduce improve change
 create design draw paint print copy move store load save find search sort filter group join split
 check test verify approve reject accept refuse allow deny limit charge settle abandon route forward
 relay stream tokenize encode decode compress connect disconnect retry recover fail crash restart
-""".split()
+""")
 
-ADJECTIVES = """
+ADJECTIVES = words("""
 small large short long high low fast slow early late new old young warm cold hot dry wet clean dirty
 bright dark quiet loud soft hard heavy light strong weak rich poor simple complex easy difficult
 clear strange common rare useful careful honest kind gentle brave calm happy sad angry tired hungry
 important possible necessary available different similar equal single double whole empty full open
 public private local global internal external stable random exact rough deep shallow wide narrow
 first second third last next previous current recent ancient modern natural human digital parallel
-""".split()
+""")
 
-OTHERS = """
+OTHERS = words("""
 the a an this that these those of in on at by for with from to into over under between through
 about after before during without against and or but because although while when where which who
 what why how if then else not no yes very quite too also only even still already always never often
@@ -73,7 +79,7 @@ sometimes usually perhaps maybe here there now soon again together apart more mo
 much few several some any every each both all none one two three four five six seven eight nine ten
 I you he she it we they me him her us them my your his its our their is are was were be been being
 have has had do does did can could will would shall should may might must please thanks hello sorry
-""".split()
+""")
 
 SUFFIXES = (
     "",
