@@ -1,0 +1,75 @@
+"""The command line: `headrace serve | check | schema | demo`.
+
+Everything that can be set is in the configuration file. Exit status 2 and one line for each
+problem when something the operator wrote is wrong; never a traceback for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import cast
+
+from core.errors import ConfigError
+
+EXIT_CONFIG = 2
+
+# By name, so that `headrace --version` does not load the gateway, and serving not the demo.
+_COMMANDS = {
+    "serve": "proxy.serve.commands:serve",
+    "check": "proxy.serve.commands:check",
+    "schema": "proxy.serve.commands:schema",
+    "demo": "proxy.serve.demo:main",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    module, _, name = _COMMANDS[arguments.command].partition(":")
+    try:
+        command = cast(
+            Callable[[argparse.Namespace], int], getattr(importlib.import_module(module), name)
+        )
+        return command(arguments)
+    except ConfigError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"headrace: {line}\n")
+        return EXIT_CONFIG
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headrace", description="An edge gateway and reverse proxy for LLM streaming."
+    )
+    parser.add_argument("--version", action="version", version=f"headrace {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run the gateway")
+    check = commands.add_parser(
+        "check", help="say everything that is wrong with a configuration, and bind nothing"
+    )
+    for command in (serve, check):
+        command.add_argument("-c", "--config", required=True, metavar="FILE", help="YAML file")
+    commands.add_parser("schema", help="print the JSON Schema of the configuration file")
+    demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
+    demo.add_argument("--once", action="store_true", help="ask one question and end")
+    demo.add_argument("--port", type=int, default=0, metavar="N", help="where to listen")
+    return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("headrace")
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        return "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
