@@ -43,10 +43,12 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
                 continue
             line = key.start_mark.line + 1
-            if (earlier := first.setdefault(key.value, line)) != line:
+            if key.value in first:
                 self.faults.append(
-                    f"line {line}: the key `{key.value}` was already given on line {earlier}"
+                    f"line {line}: the key `{key.value}` was already given on line "
+                    f"{first[key.value]}"
                 )
+            first.setdefault(key.value, line)
         return super().construct_mapping(node, deep)
 
 

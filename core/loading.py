@@ -198,7 +198,7 @@ class _Walk:
     def text(self, node: object, info: inspect.StrType, path: str) -> object:
         if not isinstance(node, str) or not _length_fits(node, info):
             return self.unexpected(node, info, path)
-        if info.pattern is not None and not re.search(info.pattern, node):
+        if info.pattern is not None and not _matches(info.pattern, node):
             return self.unexpected(node, info, path)
         return node
 
@@ -277,6 +277,12 @@ def _within(number: float, info: inspect.IntType | inspect.FloatType) -> bool:
         and (info.le is None or number <= info.le)
         and (info.multiple_of is None or number % info.multiple_of == 0)
     )
+
+
+def _matches(pattern: str, text: str) -> bool:
+    if pattern.endswith("$"):
+        pattern = pattern[:-1] + r"\Z"  # Python's `$` also matches before a final newline
+    return re.search(pattern, text) is not None
 
 
 def _length_fits(node: Sized, info: Any) -> bool:
