@@ -114,6 +114,7 @@ class AdminServer:
     async def close(self) -> None:
         """Accept no more, give answers under way SHUTDOWN_S seconds. May be called twice."""
         self._server.close()
+        self._protocols.pre_shutdown()  # ends idle connections
         await self._protocols.shutdown(SHUTDOWN_S)
 
 

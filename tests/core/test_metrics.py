@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import metric_rows
-from core.metric_rows import FamilyEntry, merge
 from core.metrics import LABEL_CHARACTERS, Metrics, MetricsBoard
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -165,13 +164,6 @@ def test_a_full_directory_is_a_full_row_too() -> None:
     kept = len(metrics.board.collect()["headrace_a_total"].series)
     assert 3000 < kept < 6000
     assert metrics.value(DROPPED) == 6000 - kept
-
-
-def test_rows_that_disagree_are_not_added_up() -> None:
-    one = FamilyEntry("gauge", "headrace_g", "", (), ())
-    other = FamilyEntry("counter", "headrace_g", "", (), ())
-    families = merge([[(one, (), [1.0])], [(other, (), [5.0])], [(one, (), [2.0])]])
-    assert families["headrace_g"].series == {(): [3.0]}
 
 
 # Several processes
