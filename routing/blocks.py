@@ -1,0 +1,34 @@
+"""Chained hashes of a prompt's full blocks: equal k-th hash, equal prefix. Pure.
+
+h_0 is a seed of (secret, model, salt), h_k = xxh3-64(block k, seed h_(k-1)). The secret keeps
+clients from making collisions, the salt keeps tenants apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import xxhash
+
+TOKEN_BYTES = 4
+"""Bytes of a token: of an id in its buffer, and of text when tokens are estimated."""
+
+
+def seed(secret: bytes, model: str, salt: str) -> int:
+    """The 64-bit start of a chain."""
+    # The length keeps ("ab", "c") and ("a", "bc") apart.
+    text = f"{len(model)}:{model}{salt}".encode("utf-8", "surrogatepass")
+    key = hashlib.blake2b(secret, digest_size=32).digest()
+    return int.from_bytes(hashlib.blake2b(text, key=key, digest_size=8).digest(), "little")
+
+
+def chain(data: bytes, block_tokens: int, start: int) -> list[int]:
+    """The hashes of the full blocks of `data`: token ids as 32-bit little-endian numbers, or
+    text when there is no tokenizer. A partial last block has none."""
+    step = block_tokens * TOKEN_BYTES
+    digest = xxhash.xxh3_64_intdigest
+    hashes: list[int] = []
+    for at in range(0, len(data) - step + 1, step):
+        start = digest(data[at : at + step], start)
+        hashes.append(start)
+    return hashes

@@ -1,0 +1,96 @@
+"""What an operator may say about models and routing."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from core.section import FilePath, Secret, Section
+
+Policy = Literal["prefix_affinity", "least_load", "round_robin"]
+Engine = Literal["auto", "jinja2", "minijinja"]
+ContentFormat = Literal["auto", "string", "openai"]
+
+
+class ModelConfig(Section):
+    """One model that clients may name.
+
+    Without `tokenizer` prompts are estimated from their bytes. `chat_template` is a Jinja file or
+    a `tokenizer_config.json` that holds one. `chat_template_kwargs` lists the variables that a
+    request may set (None: every variable the template reads). `multimodal` admits content parts
+    that are not text.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    tokenizer: FilePath | None = None
+    chat_template: FilePath | None = None
+    template_engine: Engine = "auto"
+    content_format: ContentFormat = "auto"
+    bos_token: str | None = None
+    eos_token: str | None = None
+    max_model_len: int | None = None
+    max_prompt_bytes: int = 16 * 1024 * 1024
+    chat_template_kwargs: tuple[str, ...] | None = None
+    multimodal: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("`name` is empty; give the name that clients send")
+        if "" in self.aliases or self.name in self.aliases:
+            raise ValueError("`aliases` holds an empty name or the model's own; remove it")
+        if self.max_model_len is not None and self.max_model_len < 1:
+            raise ValueError("`max_model_len` must be at least 1 token; leave it out if unknown")
+        if self.max_prompt_bytes < 1:
+            raise ValueError("`max_prompt_bytes` must be at least 1")
+
+
+class Priors(Section):
+    """What a replica of weight 1 is believed to do before it was watched.
+
+    `prefill_tokens_per_second` is P, `decode_seconds_per_sequence` a and
+    `decode_seconds_per_token` b of: step time = constant + a * sequences + b * KV tokens.
+    """
+
+    prefill_tokens_per_second: float = 16_000.0
+    decode_seconds_per_sequence: float = 0.000_08
+    decode_seconds_per_token: float = 2e-8
+    output_tokens: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.prefill_tokens_per_second <= 0:
+            raise ValueError("`prefill_tokens_per_second` must be above 0")
+        if self.decode_seconds_per_sequence < 0 or self.decode_seconds_per_token < 0:
+            raise ValueError("decode times must not be below 0")
+        if self.output_tokens < 1:
+            raise ValueError("`output_tokens` must be at least 1")
+
+
+class RoutingConfig(Section):
+    """How a replica is chosen. All durations in seconds, sizes in tokens.
+
+    `decode_weight` is lambda of the score: 0 minds the own first token alone, 0.3 suits those
+    who mind the pace of everybody's output. Gateways that should hash alike share `secret`.
+    """
+
+    policy: Policy = "prefix_affinity"
+    decode_weight: float = 0.1
+    tie_window_s: float = 0.010
+    block_tokens: int = 64
+    index_entries: int = 4_000_000
+    default_kv_tokens: int = 500_000
+    attention_knee_tokens: int = 60_000
+    slow_start_s: float = 30.0
+    secret: Secret | None = None
+    priors: Priors = Priors()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decode_weight <= 10:
+            raise ValueError("`decode_weight` must be between 0 and 10")
+        if not 0 <= self.tie_window_s <= 1:
+            raise ValueError("`tie_window_s` must be between 0 and 1 second")
+        if self.block_tokens < 16 or self.block_tokens % 16:
+            raise ValueError("`block_tokens` must be a multiple of 16")
+        if self.index_entries < 1 or self.default_kv_tokens < self.block_tokens:
+            raise ValueError("`index_entries` and `default_kv_tokens` must hold at least one block")
+        if self.attention_knee_tokens < 1 or self.slow_start_s < 0:
+            raise ValueError("`attention_knee_tokens` must be above 0, `slow_start_s` not below 0")

@@ -1,0 +1,108 @@
+"""From a request's body to a `Prompt`: render, tokenize and hash once, for all who need it.
+
+Performs: large prompts go to a thread, so that the event loop never waits for one. All the work
+of one prompt is one plain call (`ServedModel`), on the loop's thread or on that other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any
+
+from core.errors import ConfigError, NotFound
+from core.metrics import Metrics
+from core.prompt import Prompt
+from routing.blocks import seed
+from routing.config import ModelConfig, RoutingConfig
+from routing.served_model import ServedModel
+from routing.weight import exceeds
+
+_SEEDS = 4096
+_THREADS = 2
+
+
+class Prompter:
+    """The models by name. Built before workers fork; `close` when the worker ends.
+
+    Raises ConfigError when a tokenizer or template is missing or broken, or two models share a
+    name.
+    """
+
+    def __init__(
+        self, models: Sequence[ModelConfig], config: RoutingConfig, metrics: Metrics
+    ) -> None:
+        # Without a configured secret one is drawn: workers forked from this process share it.
+        secret = config.secret.reveal().encode() if config.secret else os.urandom(32)
+        self._seed = lru_cache(_SEEDS)(partial(seed, secret))
+        counter = metrics.counter(
+            "headrace_prompts_total",
+            "Prompts by model; exact is false when their tokens are estimated from bytes.",
+            ("model", "exact"),
+        )
+        self._models: dict[str, ServedModel] = {}
+        self._names: dict[str, str] = {}
+        for model in models:
+            for name in (model.name, *model.aliases):
+                if name in self._names:
+                    raise ConfigError(
+                        f"two models answer to the name {name!r}; rename one of them or its alias"
+                    )
+                self._names[name] = model.name
+            self._models[model.name] = ServedModel(
+                model,
+                config.block_tokens,
+                counter.labels(model.name, "true").inc,
+                counter.labels(model.name, "false").inc,
+            )
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __repr__(self) -> str:
+        return f"<Prompter {list(self._models.values())}>"
+
+    def resolve(self, name: object) -> str:
+        """The model that `name` (a name or an alias) stands for. Raises NotFound."""
+        model = self._names.get(name) if isinstance(name, str) else None
+        if model is None:
+            raise NotFound(
+                f"The model `{str(name)[:256]}` does not exist.",
+                code="model_not_found",
+                param="model",
+            )
+        return model
+
+    async def chat(self, model: str, doc: Mapping[str, Any], salt: str) -> Prompt:
+        """The prompt of a chat request. Raises BadRequest."""
+        served = self._models[model]
+        parts = (doc.get("messages"), doc.get("tools"), doc.get("documents"))
+        work = partial(served.chat, doc, self._seed(model, salt))
+        if exceeds(parts, served.inline_bytes):
+            return await self._aside(partial(work, patient=True))
+        return work(patient=False)
+
+    async def completion(self, model: str, doc: Mapping[str, Any], salt: str) -> Prompt:
+        """The prompt of a completion request: text, token ids, or a list of either. Raises
+        BadRequest."""
+        served = self._models[model]
+        work = partial(served.completion, doc, self._seed(model, salt))
+        if exceeds(doc.get("prompt"), served.inline_bytes):
+            return await self._aside(work)
+        return work()
+
+    def check_length(self, model: str, prompt: Prompt, max_tokens: int | None) -> None:
+        """Raises BadRequest, in vLLM's words, when the prompt and `max_tokens` do not fit. An
+        estimated prompt is left to the engine."""
+        self._models[model].check_length(prompt, max_tokens)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _aside(self, work: Callable[[], Prompt]) -> Prompt:
+        # Made at the first use: a thread from before a fork would be dead in the child.
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-prompt")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

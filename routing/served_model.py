@@ -1,0 +1,213 @@
+"""One model's way from a request to a prompt.
+
+Pure but for the loading of its files: plain calls that any thread may make.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from core.errors import BadRequest
+from core.prompt import Prompt
+from routing.blocks import TOKEN_BYTES, chain
+from routing.config import ModelConfig
+from routing.messages import Conversation, canonical, dump_tools, normalise
+from routing.template import load_template
+from routing.tokenizer import load_tokenizer
+
+_MEDIA_TOKENS = 1024
+_INLINE_ESTIMATE_BYTES = 64 * 1024
+_JINJA2_SHARE = 4
+_SLICE = 50_000
+
+
+class ServedModel:
+    """A model with its tokenizer and chat template (either may be missing).
+
+    `inline_bytes`: up to which weight a prompt is cheaper made on the event loop's thread.
+    `count_exact` and `count_estimate` are called once per prompt.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        block_tokens: int,
+        count_exact: Callable[[], None],
+        count_estimate: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._block_tokens = block_tokens
+        self._tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
+        self._template = load_template(config)
+        self._count_exact = count_exact
+        self._count_estimate = count_estimate
+        self.inline_bytes = (
+            _INLINE_ESTIMATE_BYTES if self._tokenizer is None else self._tokenizer.inline_bytes
+        )
+        if self._template is not None and self._template.engine == "jinja2":
+            self.inline_bytes //= _JINJA2_SHARE
+
+    def __repr__(self) -> str:
+        return f"<ServedModel {self._config.name} {self._tokenizer} {self._template}>"
+
+    def chat(self, doc: Mapping[str, Any], start: int, *, patient: bool) -> Prompt:
+        """`start` seeds the chain of hashes. Raises BadRequest."""
+        template = self._template
+        conversation = normalise(
+            doc.get("messages"),
+            as_parts=template is not None and template.as_parts,
+            developer=template is None or template.knows_developer,
+        )
+        if conversation.media and not self._config.multimodal:
+            raise BadRequest(
+                f"the model {self._config.name} takes text only; "
+                "remove the content parts that are not text",
+                param="messages",
+            )
+        tools = dump_tools(doc.get("tools"))
+        if conversation.media:
+            conversation = normalise(doc.get("messages"), as_parts=True, developer=True)
+        if template is None or conversation.media:
+            return self._estimate(
+                [_canonical_chat(conversation, tools)], start, len(conversation.media)
+            )
+        text = template.render(conversation.messages, tools, doc, patient=patient)
+        self._check_bytes(len(text), "messages")
+        if self._tokenizer is None:
+            return self._estimate([_utf8(text)], start)
+        ids = self._tokenizer.encode(text, special=doc.get("add_special_tokens") is True)
+        return self._exact([ids], doc, start)
+
+    def completion(self, doc: Mapping[str, Any], start: int) -> Prompt:
+        """As `chat`, of `prompt`: text, token ids, or a list of either."""
+        prompt = doc.get("prompt")
+        if prompt is None and doc.get("prompt_embeds") is not None:
+            return self._estimate([b""], start)
+        if isinstance(prompt, str):
+            texts: list[str] = [prompt]
+        elif not isinstance(prompt, list) or not prompt:
+            _refuse_prompt()
+        elif isinstance(prompt[0], str):
+            if not all(isinstance(text, str) for text in prompt):
+                _refuse_prompt()
+            texts = prompt
+        else:
+            lists = prompt if isinstance(prompt[0], list) else [prompt]
+            return self._exact([_ids(numbers) for numbers in lists], doc, start)
+        self._check_bytes(sum(map(len, texts)), "prompt")
+        if self._tokenizer is None:
+            return self._estimate([_utf8(text) for text in texts], start)
+        special = doc.get("add_special_tokens") is not False
+        if len(texts) == 1:
+            return self._exact([self._tokenizer.encode(texts[0], special=special)], doc, start)
+        return self._exact(self._tokenizer.encode_all(texts, special=special), doc, start)
+
+    def check_length(self, prompt: Prompt, max_tokens: int | None) -> None:
+        """Raises BadRequest in vLLM's words. Nothing to say when the limit is not known."""
+        limit = self._config.max_model_len
+        if limit is None:
+            return
+        if max_tokens is not None and max_tokens > limit:
+            raise BadRequest(
+                f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}. "
+                f"Please request fewer output tokens. (parameter=max_tokens, value={max_tokens})",
+                param="max_tokens",
+            )
+        if not prompt.exact:
+            return
+        longest = prompt.longest
+        if longest > limit:
+            fault = (
+                f"your prompt contains {longest} input tokens, which exceeds this limit even "
+                "without any output tokens. Please reduce the length of the input prompt."
+            )
+        elif max_tokens is not None and longest + max_tokens > limit:
+            fault = (
+                f"you requested {max_tokens} output tokens and your prompt contains {longest} "
+                f"input tokens, for a total of {longest + max_tokens} tokens. Please reduce the "
+                "length of the input prompt or the number of requested output tokens."
+            )
+        else:
+            return
+        raise BadRequest(
+            f"This model's maximum context length is {limit} tokens. However, {fault} "
+            f"(parameter=input_tokens, value={longest})",
+            code="context_length_exceeded",
+            param="input_tokens",
+        )
+
+    def _exact(self, prompts: list[bytes], doc: Mapping[str, Any], start: int) -> Prompt:
+        if (keep := doc.get("truncate_prompt_tokens")) is not None:
+            prompts = [self._truncated(ids, keep, doc) for ids in prompts]
+        self._count_exact()
+        return self._prompt(prompts, start, True)
+
+    def _estimate(self, prompts: list[bytes], start: int, media: int = 0) -> Prompt:
+        self._count_estimate()
+        return self._prompt(prompts, start, False, media * _MEDIA_TOKENS)
+
+    def _prompt(self, prompts: list[bytes], start: int, exact: bool, more: int = 0) -> Prompt:
+        """`prompts` as bytes, `TOKEN_BYTES` per token. The longest of a batch is hashed."""
+        first = prompts[0]
+        if len(prompts) > 1:
+            first = max(prompts, key=len)
+        longest = len(first) // TOKEN_BYTES + more
+        length = longest if len(prompts) == 1 else sum(map(len, prompts)) // TOKEN_BYTES
+        if not exact:
+            longest, length = max(longest, 1), max(length, 1)
+        blocks = chain(first, self._block_tokens, start)
+        return Prompt(self._config.name, length, longest, exact, blocks, self._block_tokens)
+
+    def _truncated(self, ids: bytes, keep: object, doc: Mapping[str, Any]) -> bytes:
+        """The ids that the engine will keep (an invalid wish is for the engine to judge)."""
+        if keep == -1:
+            keep = self._config.max_model_len
+        if not isinstance(keep, int) or keep < 1:
+            return ids
+        size = keep * TOKEN_BYTES
+        return ids[:size] if doc.get("truncation_side") == "right" else ids[-size:]
+
+    def _check_bytes(self, size: int, param: str) -> None:
+        if size > self._config.max_prompt_bytes:
+            raise BadRequest(
+                f"the prompt has {size} characters; this gateway accepts at most "
+                f"{self._config.max_prompt_bytes} bytes",
+                code="context_length_exceeded",
+                param=param,
+            )
+
+
+def _canonical_chat(conversation: Conversation, tools: list[dict[str, Any]] | None) -> bytes:
+    """A stand-in for the rendered text that grows at its end when the chat does. Parts that are
+    not text are there as digests."""
+    pieces = [canonical(tools)] if tools else []
+    pieces.extend([canonical(message) for message in conversation.messages])
+    return b"\n".join(pieces)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest("the prompt holds text that is not Unicode (a lone surrogate)") from error
+
+
+def _ids(numbers: object) -> bytes:
+    """Token ids as bytes, in slices, so that a long list does not hold the interpreter's lock."""
+    if not isinstance(numbers, list):
+        _refuse_prompt()
+    ids = array.array("I")
+    try:
+        for at in range(0, len(numbers), _SLICE):
+            ids.fromlist(numbers[at : at + _SLICE])
+    except (TypeError, OverflowError) as error:
+        raise BadRequest("token ids must be integers of 32 bits", param="prompt") from error
+    return ids.tobytes()
+
+
+def _refuse_prompt() -> NoReturn:
+    raise BadRequest(
+        "`prompt` must be text, a list of token ids, or a list of either", param="prompt"
+    )
