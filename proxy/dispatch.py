@@ -79,7 +79,8 @@ class Budget(Protocol):
 @dataclass(slots=True)
 class Delivery:
     """What is sent upstream, and what came of it. Token counts are the replica's own where it
-    reported them; otherwise output is counted by events. `begun`: the replica produced output."""
+    reported them; otherwise output is counted by events, of which the first `empty_events` hold no
+    content (a chat begins with the role alone). `begun`: the replica produced output."""
 
     path: bytes
     headers: Sequence[Header]
@@ -90,6 +91,7 @@ class Delivery:
     stream: bool
     strip_usage: bool
     own_headers: Callable[[], Sequence[Header]]
+    empty_events: int = 0
     begun: bool = False
     prompt_tokens: int = 0
     cached_tokens: int | None = None
@@ -100,8 +102,8 @@ class Delivery:
         """Note the final counts of a try that began."""
         usage = usage or {}
         self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
-        # The first event of a chat only names the role.
-        self.output_tokens = _count(usage.get("completion_tokens"), max(0, content_events - 1))
+        relayed = max(0, content_events - self.empty_events)
+        self.output_tokens = _count(usage.get("completion_tokens"), relayed)
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         self.cached_tokens = cached if isinstance(cached, int) else None

@@ -181,6 +181,7 @@ class Pipeline:
             max_output_tokens=max_output,
             stream=call.stream,
             strip_usage=call.stream and not call.wants_usage,
+            empty_events=1 if chat else 0,
             own_headers=lambda: [*self._own_headers(exchange), *limit_headers],
         )
         with reservation:

@@ -61,7 +61,8 @@ class WholeBody:
         if failure is not None:
             relay.fail(failure)
             return
-        relay.begin()
+        if relay.status < 400:  # a refused request produced nothing and costs nothing
+            relay.begin()
         self.usage = usage_in(body[-_TAIL:]) or usage_in(body)
         relay.start(len(body))
         relay.write(body)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from fakes import (
+    DONE,
+    EVENT,
+    OVERLOADED,
+    USAGE_EVENT,
+    FakeExchange,
+    FakeHealth,
+    FakePool,
+    FakeRouter,
+    FakeUpstream,
+    Timeouts,
+    lost,
+    request,
+    stream,
+    whole,
+)
+
+from core.errors import Unavailable, UpstreamError, UpstreamReset, UpstreamUnreachable
+from core.metrics import Metrics
+from core.prompt import Prompt
+from proxy.access_log import AccessRecord
+from proxy.dispatch import Delivery, Dispatcher
+from proxy.flow import Watchdog
+
+
+class Budget:
+    def __init__(self, allowed: int = 100) -> None:
+        self.allowed = allowed
+
+    def started(self, now: float) -> None:
+        pass
+
+    def take(self, now: float) -> bool:
+        self.allowed -= 1
+        return self.allowed >= 0
+
+
+class Setting:
+    def __init__(self, pool: FakePool, *, replicas: int = 3, budget: int = 100) -> None:
+        self.pool = pool
+        self.router = FakeRouter(*[f"r{n}" for n in range(replicas)])
+        self.health = FakeHealth()
+        self.metrics = Metrics.private()
+        self.watchdog = Watchdog()
+        self.exchange = FakeExchange(request())
+        self.record = AccessRecord(request_id="x")
+        self.dispatcher = Dispatcher(
+            router=self.router,
+            pool=pool,
+            health=self.health,
+            budget=Budget(budget),
+            max_tries=3,
+            timeouts=Timeouts(),
+            watchdog=self.watchdog,
+            clock=time.monotonic,
+            metrics=self.metrics,
+        )
+        self.delivery = Delivery(
+            path=b"/v1/chat/completions",
+            headers=(),
+            body=b"{}",
+            model="m",
+            prompt=Prompt("m", 7, 7, True, (), 64),
+            max_output_tokens=None,
+            stream=True,
+            strip_usage=True,
+            own_headers=lambda: (),
+            empty_events=1,
+        )
+
+    async def run(self) -> Any:
+        try:
+            await self.dispatcher.deliver(self.exchange, self.delivery, self.record)
+        except (UpstreamError, Unavailable) as error:
+            return error
+        finally:
+            assert self.router.held == 0
+            assert len(self.watchdog) == 0
+        return None
+
+
+async def test_counts_come_from_the_replicas_usage() -> None:
+    s = Setting(FakePool(stream(EVENT, EVENT, USAGE_EVENT, DONE)))
+    assert await s.run() is None
+    assert s.exchange.body == EVENT + EVENT + DONE
+    assert (s.delivery.prompt_tokens, s.delivery.output_tokens) == (7, 3)
+    assert s.delivery.cached_tokens == 4
+    assert s.router.leases[0].settled == (7, 4, 3)
+    assert s.health.good == ["r0"]
+
+
+REFUSED = UpstreamUnreachable("refused")
+OVERLOAD = stream(OVERLOADED, DONE)
+
+
+@pytest.mark.parametrize(
+    "first", [REFUSED, OVERLOAD, whole(503, b"{}"), whole(502, b""), stream(), stream(EVENT[:9])]
+)
+async def test_another_replica_is_tried_while_nothing_was_sent(first: Any) -> None:
+    s = Setting(FakePool(first, stream(EVENT, DONE)))
+    assert await s.run() is None
+    assert s.exchange.body == EVENT + DONE
+    assert [lease.replica.id for lease in s.router.leases] == ["r0", "r1"]
+    assert (s.health.bad, s.health.good) == (["r0"], ["r1"])
+    assert s.record.tries == 2
+
+
+async def test_at_most_three_tries_and_the_last_failure_is_told() -> None:
+    s = Setting(FakePool(REFUSED, REFUSED, OVERLOAD), replicas=5)
+    error = await s.run()
+    assert error.status == 503
+    assert error.message == "The engine is busy."
+    assert not s.exchange.started
+
+
+async def test_with_no_other_replica_the_replicas_own_failure_is_told() -> None:
+    s = Setting(FakePool(OVERLOAD), replicas=1)
+    assert (await s.run()).message == "The engine is busy."
+
+
+async def test_an_empty_budget_ends_the_retries() -> None:
+    s = Setting(FakePool(REFUSED, stream(EVENT, DONE)), budget=0)
+    assert await s.run() is REFUSED
+
+
+async def test_nothing_is_retried_once_a_byte_was_sent() -> None:
+    s = Setting(FakePool(stream(EVENT, EVENT[:20]), stream(EVENT, DONE)))
+    assert isinstance(await s.run(), UpstreamError)
+    assert s.exchange.ended == "aborted"
+    assert s.delivery.begun
+    assert len(s.pool.connections) == 1
+    assert s.health.bad == ["r0"]
+
+
+async def test_a_failure_after_the_first_event_settles_what_was_relayed() -> None:
+    s = Setting(FakePool(stream(EVENT, EVENT, EVENT, end=True)))
+    await s.run()
+    assert (s.delivery.prompt_tokens, s.delivery.output_tokens) == (7, 2)
+    assert s.router.leases[0].settled == (7, None, 2)
+
+
+async def test_a_stale_connection_is_replaced_on_the_same_replica_without_a_try() -> None:
+    reset = lost(UpstreamReset("gone", reused=True, answered=False))
+    s = Setting(FakePool(reset, stream(EVENT, DONE), reused=True))
+    assert await s.run() is None
+    assert s.pool.asked == [("r0", False), ("r0", True)]
+    assert s.health.bad == []
+    assert s.record.tries == 1
+
+
+async def test_a_fresh_connection_that_is_reset_too_counts_as_a_failure() -> None:
+    reset = UpstreamReset("gone", reused=True, answered=False)
+    again = UpstreamReset("gone", reused=False, answered=False)
+    s = Setting(FakePool(lost(reset), lost(again), stream(EVENT, DONE), reused=True))
+    assert await s.run() is None
+    assert s.pool.asked == [("r0", False), ("r0", True), ("r1", False)]
+    assert s.health.bad == ["r0"]
+
+
+async def test_a_clients_error_is_an_answer_and_the_replica_is_healthy() -> None:
+    s = Setting(FakePool(whole(400, b'{"error":{}}')))
+    assert await s.run() is None
+    assert s.exchange.status == 400
+    assert not s.delivery.begun  # nothing to pay for
+    assert s.health.good == ["r0"]
+
+
+async def test_an_error_event_that_was_passed_on_is_the_replicas_failure() -> None:
+    s = Setting(FakePool(stream(EVENT, OVERLOADED, DONE)))
+    assert await s.run() is None
+    assert s.health.bad == ["r0"]
+    assert s.delivery.failure == "The engine is busy."
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_cancellation_gives_everything_back(after: int) -> None:
+    def play(upstream: FakeUpstream) -> None:
+        upstream.handler.on_head(200, [(b"content-type", b"text/event-stream")])
+        for _ in range(after):
+            upstream.handler.on_body(EVENT)
+
+    s = Setting(FakePool(play))
+    task = asyncio.ensure_future(s.dispatcher.deliver(s.exchange, s.delivery, s.record))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    s.exchange.gone = True
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert s.pool.connections[0].aborted
+    assert s.router.held == 0
+    assert len(s.watchdog) == 0
+    assert s.delivery.begun == (after > 0)

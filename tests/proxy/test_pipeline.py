@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import orjson
+import pytest
+from fakes import (
+    DONE,
+    EVENT,
+    USAGE_EVENT,
+    FakeAuthenticator,
+    FakeExchange,
+    FakeHealth,
+    FakeLimiter,
+    FakePool,
+    FakePrompter,
+    FakeRouter,
+    FakeUpstream,
+    Timeouts,
+    request,
+    stream,
+    whole,
+)
+
+from backend.retries import RetryBudget
+from core.errors import RateLimited, Unauthenticated
+from core.metrics import Metrics
+from core.principal import Principal
+from proxy.access_log import AccessRecord
+from proxy.catalog import Catalog
+from proxy.cors import Cors
+from proxy.dispatch import Dispatcher
+from proxy.flow import Watchdog
+from proxy.observe import Observer
+from proxy.pipeline import Pipeline, Services
+from routing.config import ModelConfig
+
+CHAT = {"model": "alias", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+class Log:
+    def __init__(self) -> None:
+        self.records: list[AccessRecord] = []
+
+    def write(self, record: AccessRecord) -> None:
+        self.records.append(record)
+
+
+class Setting:
+    def __init__(self, *scripts: Any, principal: Principal | Exception | None = None) -> None:
+        self.metrics = Metrics.private()
+        self.log = Log()
+        self.limiter = FakeLimiter()
+        self.prompter = FakePrompter()
+        self.pool = FakePool(*scripts)
+        self.router = FakeRouter("r0", "r1")
+        models = [ModelConfig(name="m", aliases=("alias",), max_model_len=100)]
+        self.pipeline = Pipeline(
+            Services(
+                authenticator=FakeAuthenticator(principal or Principal("acme", "bob", "gold")),
+                catalog=Catalog(models, created=1),
+                prompter=self.prompter,
+                limiter=self.limiter,
+                dispatcher=Dispatcher(
+                    router=self.router,
+                    pool=self.pool,
+                    health=FakeHealth(),
+                    budget=RetryBudget(),
+                    max_tries=3,
+                    timeouts=Timeouts(),
+                    watchdog=Watchdog(),
+                    clock=time.monotonic,
+                    metrics=self.metrics,
+                ),
+                observer=Observer(log=self.log, metrics=self.metrics, clock=time.monotonic),  # type: ignore[arg-type]
+                cors=Cors(["https://app.example"]),
+                health_path="/healthz",
+                cache_secret="secret",
+                clock=time.monotonic,
+            )
+        )
+
+    async def handle(
+        self, document: Any = CHAT, *, path: str = "/v1/chat/completions", method: str = "POST"
+    ) -> FakeExchange:
+        body = document if isinstance(document, bytes) else orjson.dumps(document)
+        exchange = FakeExchange(request(method, path, body=body))
+        await self.pipeline.handle(exchange)
+        assert self.router.held == 0
+        assert self.metrics.value("headrace_exchanges_in_flight") == 0
+        assert len(self.log.records) == 1
+        return exchange
+
+    @property
+    def record(self) -> AccessRecord:
+        return self.log.records[0]
+
+
+def error_of(exchange: FakeExchange) -> dict[str, Any]:
+    assert exchange.ended == "finished"
+    assert dict(exchange.headers)[b"content-type"] == b"application/json"
+    error: dict[str, Any] = orjson.loads(exchange.body)["error"]
+    assert error["request_id"] == exchange.id
+    return error
+
+
+async def test_one_streamed_chat_from_end_to_end() -> None:
+    s = Setting(stream(EVENT, EVENT, USAGE_EVENT, DONE))
+    exchange = await s.handle()
+    assert (exchange.status, exchange.body) == (200, EVENT + EVENT + DONE)
+    headers = dict(exchange.headers)
+    assert headers[b"x-request-id"] == exchange.id.encode()
+    assert headers[b"x-ratelimit-limit-requests"] == b"10"
+    assert headers[b"cache-control"] == b"no-store"
+    method, path, body = s.pool.connections[0].sent[0]
+    sent = orjson.loads(body)
+    assert (method, path) == (b"POST", b"/v1/chat/completions")
+    assert sent["model"] == "m"
+    assert sent["stream_options"] == {"include_usage": True}
+    assert len(sent["cache_salt"]) == 32
+    assert s.prompter.tokenized == 1
+    assert s.limiter.asked == [
+        {
+            "tenant": "acme",
+            "tier": "gold",
+            "model": "m",
+            "prompt_tokens": 7,
+            "max_output_tokens": None,
+        }
+    ]
+    assert s.limiter.reservations[0].settled == 10
+    record = s.record
+    assert (record.status, record.reason, record.tenant, record.model) == (200, "ok", "acme", "m")
+    assert (record.prompt_tokens, record.cached_tokens, record.completion_tokens) == (7, 4, 3)
+    assert (record.reserved_tokens, record.settled_tokens) == (50, 10)
+    assert record.bytes_sent == len(exchange.body)
+
+
+async def test_usage_that_the_client_asked_for_stays() -> None:
+    s = Setting(stream(EVENT, USAGE_EVENT, DONE))
+    exchange = await s.handle({**CHAT, "stream_options": {"include_usage": True}})
+    assert exchange.body == EVENT + USAGE_EVENT + DONE
+
+
+async def test_an_answer_in_one_piece_is_accounted_too() -> None:
+    body = b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}'
+    s = Setting(whole(200, body))
+    exchange = await s.handle({**CHAT, "stream": False})
+    assert exchange.body == body
+    assert s.limiter.reservations[0].settled == 13
+    assert b"stream_options" not in s.pool.connections[0].sent[0][2]
+
+
+async def test_tenants_never_share_a_cache_salt() -> None:
+    salts = set()
+    for tenant in ("acme", "globex"):
+        s = Setting(stream(EVENT, DONE), principal=Principal(tenant))
+        await s.handle()
+        salts.add(orjson.loads(s.pool.connections[0].sent[0][2])["cache_salt"])
+    assert len(salts) == 2
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "code"),
+    [
+        (b"{", 400, "invalid_json"),
+        ({**CHAT, "model": "nope"}, 404, "model_not_found"),
+        ({**CHAT, "chat_template": "{{ 1 }}"}, 400, "invalid_request"),
+    ],
+)
+async def test_bad_requests_borrow_nothing(document: Any, status: int, code: str) -> None:
+    s = Setting()
+    exchange = await s.handle(document)
+    assert exchange.status == status
+    assert error_of(exchange)["code"] == code
+    assert s.limiter.reservations == []
+    assert s.record.reason == code
+
+
+async def test_who_is_not_known_learns_nothing_of_the_models() -> None:
+    s = Setting(principal=Unauthenticated("Invalid credentials."))
+    exchange = await s.handle({**CHAT, "model": "nope"})
+    assert exchange.status == 401
+    assert dict(exchange.headers)[b"www-authenticate"] == b"Bearer"
+
+
+async def test_a_model_that_the_caller_may_not_use_is_refused() -> None:
+    s = Setting(principal=Principal("acme", models=frozenset({"other"})))
+    assert (await s.handle()).status == 403
+
+
+async def test_a_refused_reservation_answers_with_retry_after() -> None:
+    s = Setting()
+
+    async def refuse(**asked: Any) -> Any:
+        raise RateLimited("slow down", retry_after_s=1.2, headers=[(b"x-ratelimit-x", b"0")])
+
+    s.limiter.reserve = refuse  # type: ignore[method-assign]
+    exchange = await s.handle()
+    headers = dict(exchange.headers)
+    assert exchange.status == 429
+    assert (headers[b"retry-after"], headers[b"retry-after-ms"]) == (b"2", b"1200")
+    assert headers[b"x-ratelimit-x"] == b"0"
+    assert s.pool.asked == []
+
+
+async def test_a_stream_that_fails_midway_settles_what_was_relayed() -> None:
+    s = Setting(stream(EVENT, EVENT, EVENT))
+    exchange = await s.handle()
+    assert exchange.ended == "aborted"
+    assert s.limiter.reservations[0].settled == 7 + 2
+    assert (s.record.status, s.record.reason) == (200, "upstream_error")
+
+
+async def test_a_failure_before_any_output_is_refunded() -> None:
+    s = Setting(whole(503, b"{}"), whole(503, b"{}"))
+    exchange = await s.handle()
+    assert exchange.status == 503
+    assert s.limiter.reservations[0].abandoned
+
+
+@pytest.mark.parametrize("events", [0, 1, 3])
+async def test_a_client_that_leaves_is_logged_once_and_charged_for_what_it_got(events: int) -> None:
+    def play(upstream: FakeUpstream) -> None:
+        upstream.handler.on_head(200, [(b"content-type", b"text/event-stream")])
+        for _ in range(events):
+            upstream.handler.on_body(EVENT)
+
+    s = Setting(play)
+    exchange = FakeExchange(request(body=orjson.dumps(CHAT)))
+    task = asyncio.ensure_future(s.pipeline.handle(exchange))
+    for _ in range(8):
+        await asyncio.sleep(0)
+    exchange.gone = True
+    task.cancel()
+    await task
+    assert s.pool.connections[0].aborted
+    assert (s.record.status, s.record.reason) == (499, "client_gone")
+    reservation = s.limiter.reservations[0]
+    if events:
+        assert reservation.settled == 7 + events - 1
+    else:
+        assert reservation.abandoned
+
+
+async def test_models_are_those_that_the_caller_may_use() -> None:
+    s = Setting(principal=Principal("acme", models=frozenset({"m"})))
+    exchange = await s.handle(b"", path="/v1/models", method="GET")
+    cards = orjson.loads(exchange.body)["data"]
+    assert [card["id"] for card in cards] == ["m", "alias"]
+    assert cards[0]["max_model_len"] == 100
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/models/m", 200),
+        ("GET", "/v1/models/nope", 404),
+        ("GET", "/healthz", 200),
+        ("GET", "/", 404),
+        ("GET", "/metrics", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("POST", "/v1/models", 405),
+        ("OPTIONS", "/v1/models", 405),
+    ],
+)
+async def test_routes(method: str, path: str, status: int) -> None:
+    s = Setting()
+    exchange = await s.handle(b"", path=path, method=method)
+    assert exchange.status == status
+    if status == 405:
+        assert b"allow" in dict(exchange.headers)
+
+
+async def test_an_unexpected_failure_is_one_500_and_nothing_is_kept() -> None:
+    s = Setting()
+
+    async def broken(**asked: Any) -> Any:
+        raise RuntimeError("boom")
+
+    s.limiter.reserve = broken  # type: ignore[method-assign]
+    exchange = await s.handle()
+    assert exchange.status == 500
+    assert "boom" not in error_of(exchange)["message"]
