@@ -44,7 +44,7 @@ from core.errors import ConfigError
 def test_scalars(scalar: str, value: object) -> None:
     parsed = parse(f"key: {scalar}\n")
     assert parsed == {"key": value}
-    assert type(parsed["key"]) is type(value)  # type: ignore[index]
+    assert type(parsed["key"]) is type(value)
 
 
 def test_every_duplicate_key_is_named_with_both_lines() -> None:
