@@ -29,8 +29,9 @@ class BoundSocket:
 
     address: Address
     socket: socket.socket
-    inode: int = 0
-    """Of a Unix socket's file, so that only our own is removed at the end."""
+    file: tuple[int, int] = (0, 0)
+    """Inode and modification time of a Unix socket's file, so that only our own is removed at the
+    end (the inode alone is soon used again)."""
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Sockets:
         """Remove the files of our Unix sockets; for the process that bound them, at its end."""
         for bound in self.all():
             with contextlib.suppress(OSError):
-                if bound.address.is_unix and os.stat(bound.address.path).st_ino == bound.inode:
+                if bound.address.is_unix and _file_identity(bound.address.path) == bound.file:
                     os.unlink(bound.address.path)
 
 
@@ -127,11 +128,16 @@ def _bind_unix(address: Address) -> BoundSocket:
         listener.bind(address.path)
         listener.listen(BACKLOG)
         listener.setblocking(False)
-        inode = os.stat(address.path).st_ino
+        file = _file_identity(address.path)
     except BaseException:
         listener.close()
         raise
-    return BoundSocket(address, listener, inode)
+    return BoundSocket(address, listener, file)
+
+
+def _file_identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_ino, status.st_mtime_ns
 
 
 def _remove_stale(address: Address) -> None:

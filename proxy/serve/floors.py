@@ -24,7 +24,7 @@ FLOORS: Mapping[str, tuple[str, str]] = {
 def unsafe_libraries() -> list[str]:
     """One sentence for each installed library that is too old, missing, or not compiled."""
     faults = too_old({name: _installed(name) for name in FLOORS})
-    if "Py" in http_parser.HttpResponseParser.__name__:
+    if http_parser.HttpResponseParser is http_parser.HttpResponseParserPy:
         faults.append("aiohttp runs without its C parser; install a compiled wheel of it")
     return faults
 

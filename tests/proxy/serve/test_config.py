@@ -1,0 +1,120 @@
+"""The composed configuration: what must hold between its sections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core.loading import ConfigProblems, convert
+from proxy.serve.config import Config, warnings
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return {
+        "listen": {"addresses": ["127.0.0.1:8080"], "tls": "off"},
+        "auth": "none",
+        "models": [{"name": "qwen3", "aliases": ["gpt-4o"]}],
+        "replicas": [{"url": "http://127.0.0.1:8000", "model": "qwen3"}],
+        **changes,
+    }
+
+
+def made(**changes: Any) -> Config:
+    return convert(document(**changes), Config, "/etc")
+
+
+RULE = {"name": "all", "requests_per_minute": 60}
+TWO_MODELS = [{"name": "a"}, {"name": "b", "aliases": ["c"]}]
+
+
+def test_the_smallest_configuration() -> None:
+    config = made()
+    assert config.workers == 1
+    assert config.drain_s == 30
+    assert config.limits is None
+    assert config.admin is None
+
+
+@pytest.mark.parametrize("key", ["listen", "auth", "models", "replicas"])
+def test_what_cannot_be_left_out(key: str) -> None:
+    without = document()
+    del without[key]
+    with pytest.raises(ConfigProblems, match=rf"\$: missing key `{key}`"):
+        convert(without, Config, "/etc")
+
+
+@pytest.mark.parametrize(
+    ("changes", "faults"),
+    [
+        (
+            {"replicas": [{"url": "http://a:1", "model": "qwen"}]},
+            [
+                "$.replicas[0].model: no model is named `qwen`; did you mean `qwen3`?",
+                "$.models[0]: no replica serves `qwen3`; add one to `replicas`",
+            ],
+        ),
+        (
+            {
+                "models": [{"name": "a", "aliases": ["b"]}, {"name": "b"}],
+                "replicas": [{"url": "http://a:1", "model": m} for m in ("a", "b")],
+            },
+            [
+                "$.models[1].name: `b` already means the model `a` ($.models[0]); a name means one "
+                "model",
+                "$.replicas[1]: has the same id `a:1` as $.replicas[0]; give each its own `id`",
+            ],
+        ),
+        (
+            {"workers": 2, "limits": {"rules": [RULE]}},
+            [
+                "$.limits.store: `memory` counts in each worker alone, so 2 workers would grant 2 "
+                "times the limits; use `store: {redis: ...}` or `workers: 1`"
+            ],
+        ),
+        (
+            {"limits": {"rules": [RULE | {"models": ["qwen3", "qwn3"]}]}},
+            ["$.limits.rules[0].models[1]: no model is named `qwn3`; did you mean `qwen3`?"],
+        ),
+        (
+            {"admin": {"address": "127.0.0.1:8080"}},
+            [
+                "$.admin.address: is also $.listen.addresses[0]; clients must not reach the admin "
+                "pages"
+            ],
+        ),
+    ],
+)
+def test_contradictions_between_sections(changes: dict[str, Any], faults: list[str]) -> None:
+    with pytest.raises(ConfigProblems) as caught:
+        made(**changes)
+    assert str(caught.value).splitlines() == faults
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workers": 2},
+        {"workers": 2, "limits": {"rules": []}},
+        {"workers": 2, "limits": {"store": {"redis": {"url": "redis://a"}}, "rules": [RULE]}},
+        {"limits": {"rules": [RULE]}},
+    ],
+)
+def test_limits_that_hold(changes: dict[str, Any]) -> None:
+    assert made(**changes).workers == changes.get("workers", 1)
+
+
+def test_what_is_allowed_but_seldom_meant_is_warned_of() -> None:
+    assert warnings(made()) == []
+    opened = made(
+        listen={"addresses": ["127.0.0.1:1", "0.0.0.0:2"], "tls": "off"},
+        admin={"address": "[::]:3"},
+    )
+    found = warnings(opened)
+    assert [line.partition(":")[0] for line in found] == [
+        "$.listen.tls",
+        "$.auth",
+        "$.admin.address",
+    ]
+    assert "0.0.0.0:2" in found[0]
+    assert "127.0.0.1:1" not in found[0]

@@ -1,0 +1,56 @@
+"""Files and secrets that the configuration points at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.section import FilePath, OutputPath, Secret, Section
+from proxy.serve.references import missing_references
+
+
+class Inner(Section):
+    key: Secret | None = None
+
+
+class Outer(Section):
+    path: FilePath
+    log: OutputPath
+    inner: tuple[Inner, ...] = ()
+    by_name: dict[str, FilePath] = {}  # noqa: RUF012 - msgspec copies it
+
+
+def test_everything_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_TEST_KEY", raising=False)
+    section = Outer(
+        path=FilePath("/nowhere/a"),
+        log=OutputPath("/nowhere/log"),
+        inner=(Inner(), Inner(key=Secret("env:HEADRACE_TEST_KEY"))),
+        by_name={"x": FilePath("/nowhere/b"), "here": FilePath(tmp_path)},
+    )
+    assert list(missing_references(section)) == [
+        "$.path: there is no file /nowhere/a",
+        "$.inner[1].key: the environment variable HEADRACE_TEST_KEY, meant as a secret, is not set",
+        "$.by_name.x: there is no file /nowhere/b",
+    ]
+
+
+def test_nothing_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("x\n")
+    section = Outer(
+        path=FilePath(tmp_path / "key"),
+        log=OutputPath("/nowhere/log"),
+        inner=(Inner(key=Secret(f"file:{tmp_path / 'key'}")),),
+    )
+    assert list(missing_references(section)) == []
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    section = Outer(path=FilePath(tmp_path), log=OutputPath("/x"))
+    assert list(missing_references(section)) == [
+        f"$.path: the file {tmp_path} may not be read by this user"
+    ]
