@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from datetime import UTC, datetime
 
 from auth.board import Board
 from auth.verifier import AnonymousAuthenticator, Authenticator
-from backend.pool import Pool, build_contexts
+from backend.pool import Pool
 from backend.registry import Registry
 from backend.retries import RetryBudget
+from backend.upstream_tls import build_contexts
 from core.metrics import Metrics, MetricsBoard
 from core.shared_memory import StateBoard, WorkerState
 from core.tasks import spawn
@@ -69,7 +71,7 @@ def prepare(config: Config) -> Prepared:
         started=int(now.timestamp()),
         tls=tls,
         upstream_tls=build_contexts(config.replicas),
-        prompter=Prompter(config.models, config.routing),
+        prompter=Prompter(config.models, config.routing, Metrics.private()),
         key_board=board,
         metrics_board=metrics_board,
         states=StateBoard(config.workers),
@@ -111,7 +113,6 @@ class Worker:
         self._pool = Pool(config.replicas, config.upstream, metrics, clock, prepared.upstream_tls)
         self._registry.on_refused = self._pool.refused
         self._log = AccessLog(config.log.access, metrics)
-        prepared.prompter.use_metrics(metrics)
         observer = Observer(log=self._log, metrics=metrics, clock=clock)
         retries = config.upstream.retries
         dispatcher = Dispatcher(
@@ -177,7 +178,7 @@ class Worker:
             ready()
             await stop.wait()
             beat.cancel()
-            self._state.publish(WorkerState.DRAINING, time.monotonic())
+            self._state.publish(WorkerState.DRAINING, os.getpid(), time.monotonic())
             await self._listener.drain(self._prepared.config.drain_s)
 
     def _reasons(self) -> list[str]:
@@ -188,7 +189,7 @@ class Worker:
         """Publish this worker's state, so that any worker can answer for all."""
         while True:
             state = WorkerState.NOT_READY if self._reasons() else WorkerState.READY
-            self._state.publish(state, time.monotonic())
+            self._state.publish(state, os.getpid(), time.monotonic())
             await asyncio.sleep(_BEAT_S)
 
 
