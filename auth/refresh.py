@@ -20,8 +20,8 @@ MAX_RETRY_S = 60.0
 class History:
     """What is known of the fetches of one key set, host-wide. Instants in monotonic seconds.
 
-        `attempt_at`: when the latest attempt began, `success_at`: when the latest one that succeeded
-        began (None: never). `failures`: attempts since then, one in flight included (its worker may die
+    `attempt_at`: when the latest attempt began; `success_at`: when the latest successful one did
+    (None: never). `failures`: attempts since then, one in flight included (its worker may die
     and tell nobody). `owed_until`: when the allowance is whole again.
     """
 

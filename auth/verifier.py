@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from auth.board import Board
@@ -70,6 +71,7 @@ class Authenticator:
         *,
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
+        make_fetcher: Callable[[IssuerConfig], Fetcher] | None = None,
     ) -> None:
         self._wall_clock = wall_clock
         self._max_remembered = config.remembered_tokens
@@ -91,11 +93,12 @@ class Authenticator:
             ("issuer", "state"),
         )
         board = board or Board(len(config.issuers))
+        make_fetcher = make_fetcher or fetcher_for
         self._sources = {
             issuer.issuer: KeySource(
                 issuer,
                 slot=board.slot(_slot_name(issuer)),
-                fetcher=_fetcher(issuer),
+                fetcher=make_fetcher(issuer),
                 fetches=fetches,
                 workers=workers,
                 clock=clock,
@@ -212,7 +215,8 @@ def _slot_name(issuer: IssuerConfig) -> str:
     return repr((issuer.jwks.url, issuer.jwks.file, sorted(issuer.algorithms)))
 
 
-def _fetcher(issuer: IssuerConfig) -> Fetcher:
+def fetcher_for(issuer: IssuerConfig) -> Fetcher:
+    """Raises ConfigError when the file of keys or of authorities cannot be used."""
     path = issuer.jwks.file
     if path is None:
         return UrlFetcher(issuer.jwks)
