@@ -120,7 +120,7 @@ class Pipeline:
                 raise
             record.reason = ClientGone.code
             record.status = ClientGone.status
-        except Exception:  # the boundary of the task: nothing may be lost silently
+        except Exception:  # noqa: BLE001 - the boundary of the task: nothing is lost silently
             _log.exception("exchange %s failed", exchange.id)
             self._fail(exchange, record, GatewayError("The gateway failed."))
         finally:

@@ -104,7 +104,7 @@ class Worker:
         metrics = prepared.metrics_board.for_worker(index)
         clock = time.monotonic
         self._prepared = prepared
-        self._metrics = metrics
+        self.metrics = metrics
         self._state = prepared.states.for_worker(index)
         self._watchdog = Watchdog()
         self._authenticator = _authenticator(prepared, metrics)

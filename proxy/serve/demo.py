@@ -39,6 +39,7 @@ except ImportError as error:
 
 MODEL = "demo"
 QUESTION = "In one sentence: what does a headrace do?"
+_SERVE = ("-m", "proxy.serve", "serve", "-c")
 _STOP_S = 5.0
 _START_S = 20.0
 _MODEL_FILES = Path(loadtest.__file__).parent / "demo_model"

@@ -1,0 +1,230 @@
+"""A gateway for tests: one worker inside the test's own loop, or the real process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+import proxy
+from core.loading import load
+from loadtest.replica.options import DEMO_MODEL
+from proxy.serve import app
+from proxy.serve.config import Config
+from proxy.serve.throwaway import CertificateFiles, Issuer, make_certificate
+from proxy.sockets import bind_all
+
+ROOT = Path(proxy.__file__).parent.parent
+SHARED = ROOT.parent / "shared"
+AUDIENCE = "headrace-test"
+
+Document = dict[str, Any]
+
+
+def base_config(replicas: Sequence[str], **sections: Any) -> Document:
+    """No TLS, no authentication, one model with the demo's tokenizer; `sections` replace."""
+    document: Document = {
+        "listen": {"addresses": ["127.0.0.1:0"], "tls": "off", "health_path": "/healthz"},
+        "auth": "none",
+        "models": [
+            {
+                "name": "demo",
+                "tokenizer": str(DEMO_MODEL / "tokenizer.json"),
+                "chat_template": str(DEMO_MODEL / "chat_template.jinja"),
+                "max_model_len": 32_768,
+            }
+        ],
+        "replicas": [
+            {"url": url, "model": "demo", "id": f"r{n}"} for n, url in enumerate(replicas)
+        ],
+        "log": {"access": "off"},
+    }
+    return {**document, **sections}
+
+
+def parse(document: Document, folder: Path) -> Config:
+    path = folder / "headrace.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return load(str(path), Config)
+
+
+class InProcess:
+    """One worker in this loop: `async with InProcess(document, tmp_path) as gateway`."""
+
+    def __init__(self, document: Document, folder: Path) -> None:
+        self.config = parse(document, folder)
+        self.prepared = app.prepare(self.config)
+        self.stop = asyncio.Event()
+        admin = self.config.admin.address.parsed if self.config.admin else None
+        self.sockets = bind_all([a.parsed for a in self.config.listen.addresses], admin)
+        self.worker = app.Worker(self.prepared, 0)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        port: int = self.sockets.listen[0].address.port
+        return port
+
+    @property
+    def admin_port(self) -> int:
+        assert self.sockets.admin is not None
+        return self.sockets.admin.address.port
+
+    def metric(self, name: str, *labels: str) -> float:
+        return self.worker.metrics.value(name, *labels)
+
+    async def __aenter__(self) -> InProcess:
+        ready = asyncio.Event()
+        self._task = asyncio.ensure_future(self.worker.run(self.sockets, self.stop, ready.set))
+        waiting = asyncio.ensure_future(ready.wait())
+        await asyncio.wait([self._task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._task.done():
+            self._task.result()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._task is not None
+        self.stop.set()
+        await asyncio.wait_for(self._task, 20)
+        self.sockets.close()
+
+
+class Process:
+    """`headrace serve` as a process of its own; `with Process(document) as gateway`."""
+
+    def __init__(self, document: Document) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+        self.access_path = self.folder / "access.jsonl"
+        self.document = {"admin": {"address": "127.0.0.1:0"}, **document}
+        self.document["log"] = {"access": str(self.access_path)}
+        self.port = free_port()
+        self.admin_port = free_port()
+        self.document["listen"] = {
+            **self.document["listen"],
+            "addresses": [f"127.0.0.1:{self.port}"],
+        }
+        self.document["admin"] = {"address": f"127.0.0.1:{self.admin_port}"}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.errors = b""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        path = self.folder / "headrace.yaml"
+        path.write_text(yaml.safe_dump(self.document))
+        with open(self.folder / "stderr", "wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "proxy.serve", "serve", "-c", str(path)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    def wait_listening(self, timeout_s: float = 20.0) -> None:
+        give_up_at = time.monotonic() + timeout_s
+        while b"listening on" not in self.stderr():
+            assert self._process is not None
+            assert self._process.poll() is None, self.stderr()
+            assert time.monotonic() < give_up_at, self.stderr()
+            time.sleep(0.02)
+
+    def stderr(self) -> bytes:
+        return (self.folder / "stderr").read_bytes()
+
+    def records(self) -> list[Document]:
+        """The access log so far."""
+        with contextlib.suppress(FileNotFoundError):
+            return [json.loads(line) for line in self.access_path.read_bytes().splitlines()]
+        return []
+
+    def stop(self) -> int:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def __enter__(self) -> Process:
+        self.start()
+        try:
+            self.wait_listening()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Identity:
+    """A certificate, and tokens whose key set is a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files: CertificateFiles = make_certificate(folder)
+        self.issuer = Issuer("https://issuer.test", AUDIENCE)
+        self.key_set_path = folder / "jwks.json"
+        self.publish()
+
+    def publish(self) -> None:
+        partial = self.key_set_path.with_suffix(".part")
+        partial.write_bytes(self.issuer.key_set())
+        os.replace(partial, self.key_set_path)
+
+    @property
+    def tls(self) -> Document:
+        return {"certificate": str(self.files.certificate), "key": str(self.files.key)}
+
+    @property
+    def auth(self) -> Document:
+        return {
+            "issuers": [
+                {
+                    "issuer": self.issuer.issuer,
+                    "audiences": [AUDIENCE],
+                    "jwks": {"file": str(self.key_set_path)},
+                    "claims": {"tenant": "tenant", "tier": "plan", "models": "models"},
+                }
+            ]
+        }
+
+    def client_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.files.authority))
