@@ -13,7 +13,7 @@
 
 local MAX_FILL = 604800000000
 local MAX_DEBT = -4500000000000000
-local DONE_US = 60000000 -- how long a settled id is remembered
+local DONE_US = 10000000 -- how long a settled id is remembered
 local SLACK_MS = 10000
 local KEEP_MS = 60000 -- the tenant's reservations live on so much longer, to extend them rarely
 local LAPSES = 32 -- lapsed reservations given back per call

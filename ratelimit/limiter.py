@@ -78,15 +78,22 @@ class Reservation:
 
 
 class Limiter:
-    """All limits of a gateway process. `clock` is monotonic and drives the local buckets."""
+    """All limits of a gateway process. `clock` is monotonic and drives the local buckets.
+
+    `store` takes the place of the one that the configuration names.
+    """
 
     def __init__(
-        self, config: LimitsConfig, metrics: Metrics, clock: Clock = time.monotonic
+        self,
+        config: LimitsConfig,
+        metrics: Metrics,
+        clock: Clock = time.monotonic,
+        store: Store | None = None,
     ) -> None:
         self._config = config
         self._local = MemoryStore(clock)
-        self._store: Store = self._local
-        if isinstance(config.store, RedisStoreConfig):
+        self._store: Store = store or self._local
+        if store is None and isinstance(config.store, RedisStoreConfig):
             self._store = RedisStore(config.store.redis, metrics)
         self._plans: dict[tuple[str, str, str], Plan] = {}
         self._decisions = metrics.counter(
