@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backend.config import ReplicaConfig, ScrapeConfig, UpstreamConfig
+from core.loading import ConfigProblems, convert
+
+
+def replica(**values: Any) -> ReplicaConfig:
+    return convert({"url": "http://gpu:8000", "model": "m", **values}, ReplicaConfig, "/base")
+
+
+def upstream(values: dict[str, Any]) -> UpstreamConfig:
+    return convert(values, UpstreamConfig, "/base")
+
+
+def test_defaults() -> None:
+    config = upstream({})
+    assert (config.timeouts.connect_s, config.timeouts.tls_s) == (2, 5)
+    assert (config.retries.max_tries, config.retries.budget_ratio) == (3, 0.1)
+    assert config.pool.max_idle_s < 5, "vLLM closes an idle connection after 5 s"
+    assert isinstance(config.metrics, ScrapeConfig)
+
+
+def test_metrics_may_be_off() -> None:
+    assert upstream({"metrics": "off"}).metrics == "off"
+
+
+def test_id_is_the_address_unless_given() -> None:
+    assert replica().replica.id == "gpu:8000"
+    assert replica(id="a").replica.id == "a"
+    assert replica(weight=2.0, max_in_flight=3, kv_tokens=4).replica.max_in_flight == 3
+
+
+def test_tls_files_are_relative_to_the_configuration() -> None:
+    config = replica(url="https://gpu", tls={"ca": "ca.pem", "server_name": "x"})
+    assert config.tls is not None
+    assert config.tls.ca == "/base/ca.pem"
+    assert config.tls.verify
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"url": "gpu:8000"}, "$.url"),
+        ({"tls": {}}, "$.tls"),
+        ({"url": "https://gpu", "tls": {"certificate": "c"}}, "$.tls"),
+        ({"url": "https://gpu", "tls": {"verify": False, "ca": "c"}}, "$.tls"),
+        ({"weight": 0}, "$.weight"),
+        ({"max_in_flight": 0}, "$.max_in_flight"),
+        ({"id": "a b"}, "$.id"),
+        ({"api_key": "sk-plain"}, "$.api_key"),
+    ],
+)
+def test_a_bad_replica_is_named(values: dict[str, Any], path: str) -> None:
+    with pytest.raises(ConfigProblems) as caught:
+        replica(**values)
+    assert [problem.path for problem in caught.value.problems] == [path]
+    assert "sk-plain" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"timeouts": {"connect_s": 0}},
+        {"retries": {"max_tries": 0}},
+        {"retries": {"budget_ratio": 1.5}},
+        {"pool": {"warm": 9, "max_idle": 8}},
+        {"health": {"backoff_s": 60}},
+        {"health": {"path": "health"}},
+        {"metrics": {"interval_s": 0.1}},
+        {"metrics": "on"},
+    ],
+)
+def test_a_bad_upstream_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigProblems):
+        upstream(values)

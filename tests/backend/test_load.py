@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.engines.vllm import VLLM
+from backend.load import parse_load
+
+FIXTURES = Path(__file__).parents[3] / "shared" / "vllm" / "fixtures"
+TEXT = b"""\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m}x"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 4 1700000000
+vllm:num_requests_waiting{engine="0"} 1.0
+vllm:num_requests_waiting{engine="1"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 100.0
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+vllm:cache_config_info{hash_block_size="9",block_size="16",engine="0",num_gpu_blocks="1000"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="500",x="y"} 1.0
+"""
+
+
+def test_engines_are_added_up() -> None:
+    load = parse_load(TEXT, VLLM, 7.0)
+    assert load is not None
+    assert (load.running, load.waiting, load.kv_use) == (7, 3, 0.5)
+    assert (load.kv_tokens, load.observed_at) == (24000, 7.0)
+
+
+def test_first_line_and_no_labels_and_no_last_newline() -> None:
+    load = parse_load(b"vllm:num_requests_running 1\nvllm:num_requests_waiting 2", VLLM, 0.0)
+    assert load is not None
+    assert (load.running, load.waiting, load.kv_use, load.kv_tokens) == (1, 2, 0.0, None)
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-1", b"", b"x"])
+def test_what_is_no_count_is_not_taken(value: bytes) -> None:
+    text = b"vllm:num_requests_running " + value + b"\nvllm:num_requests_waiting 2\n"
+    assert parse_load(text, VLLM, 0.0) is None
+
+
+def test_blocks_that_are_not_known_yet() -> None:
+    assert parse_load(TEXT.replace(b'"500"', b'"None"'), VLLM, 0.0).kv_tokens is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"<html>", b"vllm:num_requests_running"])
+def test_other_text(text: bytes) -> None:
+    assert parse_load(text, VLLM, 0.0) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)), st.binary(max_size=20))
+def test_any_text_ends(start: int, end: int, noise: bytes) -> None:
+    load = parse_load(TEXT[:start] + noise + TEXT[end:], VLLM, 1.0)
+    assert load is None or load.running >= 0
+
+
+def test_a_recorded_scrape() -> None:
+    path = FIXTURES / "metrics_cpu_0.32.0.txt"
+    if not path.exists():
+        pytest.skip("the capture is not here")
+    load = parse_load(path.read_bytes(), VLLM, 1.0)
+    assert load is not None
+    assert (load.running, load.waiting, load.kv_use) == (0, 0, 0)
+    assert load.kv_tokens == 128 * 16384

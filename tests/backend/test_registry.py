@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from backend.config import HealthConfig, ReplicaConfig, ScrapeConfig, UpstreamConfig
+from backend.dial import REFUSED
+from backend.health import Probe
+from backend.registry import Registry
+from core.errors import BadRequest, ConfigError, UpstreamProtocolError, UpstreamUnreachable
+from core.metrics import Metrics
+from core.replica import Load
+
+REFUSAL = UpstreamUnreachable("no", code=REFUSED)
+
+
+class Fleet:
+    """A registry with a clock that stands until it is moved."""
+
+    def __init__(self, *models: str, **options: Any) -> None:
+        self.now = 100.0
+        self.metrics = Metrics.private()
+        self.refused: list[str] = []
+        self.flow = 0
+        replicas = [
+            ReplicaConfig(url=f"http://gpu-{n}:8000", model=model, id=f"r{n}")
+            for n, model in enumerate(models)
+        ]
+        self.registry = Registry(
+            replicas,
+            UpstreamConfig(**options),
+            self.metrics,
+            lambda: self.now,
+            activity=lambda _: self.flow,
+            on_refused=self.refused.append,
+        )
+
+    def ids(self, model: str = "m") -> list[str]:
+        return [replica.id for replica in self.registry.candidates(model)]
+
+    def healthy(self, replica_id: str) -> float:
+        return self.metrics.value("headrace_replica_healthy", replica_id)
+
+
+def test_models_and_replicas() -> None:
+    fleet = Fleet("m", "n", "m")
+    assert fleet.registry.models() == ("m", "n")
+    assert fleet.ids() == ["r0", "r2"]
+    assert fleet.ids("unknown") == []
+    assert fleet.registry.replica("r1").model == "n"
+
+
+def test_doubled_id() -> None:
+    same = [ReplicaConfig(url="http://gpu", model="m")] * 2
+    with pytest.raises(ConfigError, match="gpu:80"):
+        Registry(same, UpstreamConfig(), Metrics.private(), lambda: 0.0)
+
+
+def test_ready_says_which_model_is_not() -> None:
+    fleet = Fleet("m", "n", "n")
+    assert "m" in (fleet.registry.ready() or "")
+    fleet.registry.probed("r0", Probe.GOOD)
+    assert "model n: no replica has answered yet" in (fleet.registry.ready() or "")
+    fleet.registry.succeeded("r2")
+    assert fleet.registry.ready() is None
+    fleet.registry.failed("r0", REFUSAL)
+    assert "model m: no usable replica" in (fleet.registry.ready() or "")
+
+
+def test_ready_without_active_health() -> None:
+    assert Fleet("m", active_health=False).registry.ready() is None
+
+
+def test_refused_takes_out_at_once_and_tells() -> None:
+    fleet = Fleet("m", "m")
+    fleet.registry.failed("r0", REFUSAL)
+    assert fleet.ids() == ["r1"]
+    assert fleet.refused == ["r0"]
+    assert (fleet.healthy("r0"), fleet.healthy("r1")) == (0, 1)
+    fleet.registry.probed("r0", Probe.GOOD)
+    assert fleet.ids() == ["r0", "r1"]
+    assert fleet.healthy("r0") == 1
+
+
+def test_a_refused_probe_tells_too() -> None:
+    fleet = Fleet("m")
+    fleet.registry.probed("r0", Probe.REFUSED)
+    assert fleet.refused == ["r0"]
+    assert fleet.ids() == []
+
+
+def test_a_thousand_client_errors_change_nothing() -> None:
+    fleet = Fleet("m", "m")
+    for _ in range(1000):
+        fleet.registry.failed("r0", BadRequest("x"))
+    assert fleet.ids() == ["r0", "r1"]
+
+
+def test_failures_open_and_a_trial_closes() -> None:
+    fleet = Fleet("m", "m", health=HealthConfig(failures=3))
+    for _ in range(3):
+        fleet.registry.failed("r1", UpstreamProtocolError("x"))
+    assert fleet.ids() == ["r0"]
+    fleet.now += 1.0
+    assert fleet.ids() == ["r0", "r1"]
+    assert fleet.ids() == ["r0"], "one trial at a time"
+    fleet.registry.succeeded("r1")
+    assert fleet.ids() == ["r0", "r1"]
+
+
+def test_slow_health_of_a_busy_replica() -> None:
+    fleet = Fleet("m", "m")
+    for _ in range(20):
+        fleet.now += 10
+        fleet.flow += 1
+        fleet.registry.probed("r0", Probe.SLOW)
+    assert fleet.ids() == ["r0", "r1"]
+    for _ in range(3):
+        fleet.now += 10
+        fleet.registry.probed("r0", Probe.SLOW)
+    assert fleet.ids() == ["r1"], "the streams are silent now"
+
+
+def test_load_goes_stale() -> None:
+    fleet = Fleet("m", metrics=ScrapeConfig(interval_s=2))
+    assert fleet.registry.load("r0") is None
+    load = Load(running=1, waiting=2, kv_use=0.5, observed_at=fleet.now)
+    fleet.registry.scraped("r0", load)
+    fleet.now += 6
+    assert fleet.registry.load("r0") is load
+    fleet.now += 0.1
+    assert fleet.registry.load("r0") is None
+
+
+def test_one_line_for_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    fleet = Fleet("m", "m")
+    with caplog.at_level(logging.INFO, "headrace.backend"):
+        for _ in range(50):
+            fleet.registry.failed("r0", REFUSAL)
+        fleet.registry.probed("r0", Probe.GOOD)
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        "replica r0: circuit open",
+        "replica r0: circuit closed",
+    ]
