@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import json
 import sys
 
@@ -16,14 +17,16 @@ from proxy.serve.references import missing_references
 from proxy.serve.supervisor import Supervisor, say
 from proxy.serve.worker import Ready
 from proxy.sockets import bind_all, raise_descriptor_limit
+from proxy.tls import days_left
+
+_EXPIRES_SOON_DAYS = 14
 
 
 def check(arguments: argparse.Namespace) -> int:
     """Load, validate and build everything; bind nothing."""
     config = _loaded(arguments.config)
     app.prepare(config)
-    for warning in warnings(config):
-        sys.stderr.write(f"headrace: warning: {warning}\n")
+    _warn(config)
     sys.stdout.write(
         f"OK: {arguments.config}: {_count(config.models, 'model')}, "
         f"{_count(config.replicas, 'replica')}, "
@@ -37,8 +40,7 @@ def serve(arguments: argparse.Namespace) -> int:
     config = _loaded(arguments.config)
     raise_descriptor_limit()
     prepared = app.prepare(config)
-    for warning in warnings(config):
-        say(f"warning: {warning}")
+    _warn(config)
     admin = config.admin.address.parsed if config.admin is not None else None
     sockets = bind_all([address.parsed for address in config.listen.addresses], admin)
 
@@ -74,6 +76,16 @@ def _loaded(path: str) -> Config:
     if faults := list(missing_references(config)):
         raise ConfigError("\n".join(faults))
     return config
+
+
+def _warn(config: Config) -> None:
+    """Say what is allowed but seldom meant, and whether the certificate expires soon."""
+    for warning in warnings(config):
+        say(f"warning: {warning}")
+    if config.listen.tls != "off":
+        left = days_left(config.listen.tls, datetime.datetime.now(datetime.UTC))
+        if left < _EXPIRES_SOON_DAYS:
+            say(f"warning: $.listen.tls.certificate: expires in {left:.1f} days")
 
 
 def _count(things: tuple[object, ...], one: str, many: str = "") -> str:

@@ -1,0 +1,125 @@
+"""`headrace check` and `headrace schema`, on real files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from core.document import parse
+from proxy.serve.__main__ import main
+
+ROOT = Path(__file__).parents[3]
+MINIMAL = (ROOT / "configs/minimal.yaml").read_text()
+
+
+def check(tmp_path: Path, text: str) -> int:
+    file = tmp_path / "headrace.yaml"
+    file.write_text(text)
+    return main(["check", "-c", str(file)])
+
+
+def test_the_minimal_configuration_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(ROOT / "configs/minimal.yaml")
+    assert main(["check", "-c", path]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"OK: {path}: 1 model, 1 replica, 1 address\n"
+    assert printed.err == ""
+
+
+def test_an_open_gateway_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(tmp_path, MINIMAL.replace("127.0.0.1:8080", "0.0.0.0:8080")) == 0
+    warned = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1:3] for line in warned] == [
+        [" warning", " $.listen.tls"],
+        [" warning", " $.auth"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "faults"),
+    [
+        (
+            "listen:",
+            "listne:",
+            ["$: unknown key `listne`; did you", "$: missing key `listen`"],
+        ),
+        ("tls: off", "tls: on", ["$.listen.tls: expected `off` or a mapping"]),
+        ("model: qwen3}", "model: qwen}", ["$.replicas[0].model: no model", "$.models[0]: no rep"]),
+        (
+            "auth: none",
+            "auth: none\nauth: none",
+            ["line 8: the key `auth` was already given on"],
+        ),
+        ("auth: none", "auth: [", ["line "]),
+        (
+            "- name: qwen3",
+            "- {name: qwen3, tokenizer: t.json, chat_template: c.json}",
+            ["$.models[0].tokenizer: there is no", "$.models[0].chat_template: there is no file"],
+        ),
+        (
+            "model: qwen3}",
+            'model: qwen3, api_key: "env:HEADRACE_NO_SUCH_KEY"}',
+            ["$.replicas[0].api_key: the environment variable HEADRACE_NO_SUCH_KEY"],
+        ),
+        (
+            "tls: off",
+            "tls: {certificate: c.pem, key: k.pem}",
+            ["$.listen.tls.certificate: there is no file", "$.listen.tls.key: there is no file"],
+        ),
+    ],
+)
+def test_every_problem_is_one_line(
+    old: str,
+    new: str,
+    faults: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert check(tmp_path, MINIMAL.replace(old, new)) == 2
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
+    assert printed.out == ""
+    assert len(lines) == len(faults)
+    for line, fault in zip(lines, faults, strict=True):
+        assert line.startswith(f"headrace: {fault}")
+
+
+def test_files_that_are_not_what_they_should_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("c.pem", "k.pem", "t.json"):
+        (tmp_path / name).write_text("nonsense")
+    pem = MINIMAL.replace("tls: off", "tls: {certificate: c.pem, key: k.pem}")
+    assert check(tmp_path, pem) == 2
+    assert "holds no certificate in PEM form" in capsys.readouterr().err
+    tokenizer = MINIMAL.replace("- name: qwen3", "- {name: qwen3, tokenizer: t.json}")
+    assert check(tmp_path, tokenizer) == 2
+    said = capsys.readouterr().err
+    assert "t.json" in said
+    assert "Traceback" not in said
+
+
+def test_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "-c", "/nowhere/headrace.yaml"]) == 2
+    assert capsys.readouterr().err == (
+        "headrace: cannot read the configuration /nowhere/headrace.yaml: "
+        "No such file or directory\n"
+    )
+
+
+def test_the_schema_knows_every_key_of_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    definitions = json.loads(capsys.readouterr().out)["$defs"]
+    known = {key for definition in definitions.values() for key in definition["properties"]}
+    for path in (ROOT / "configs").glob("*.yaml"):
+        assert keys(parse(path.read_text())) <= known
+
+
+def keys(document: object) -> set[str]:
+    if isinstance(document, dict):
+        return set(document).union(*map(keys, document.values()))
+    if isinstance(document, list):
+        return set().union(*map(keys, document))
+    return set()
