@@ -1,0 +1,138 @@
+"""The measurements of one run: alternating windows, so that the machine's mood meets everyone."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.processes import BenchError, ClientProcess, cpu_ns
+from bench.rig import Proxy, Rig
+
+STREAMS = 32
+TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One proxy's costs in one round, CPU us of all its processes.
+
+    per_request: a one-token answer. per_token: what each further token of an answer adds, (long -
+    one-token) / (tokens - 1). plain: a long answer's cost divided by its tokens. reads_per_token:
+    how often the client was woken for a token of a long answer (about 1: nothing came in lumps).
+    """
+
+    per_request: float
+    per_token: float
+    plain: float
+    requests_per_s: float
+    tokens_per_s: float
+    reads_per_token: float
+
+
+@dataclass(slots=True)
+class Results:
+    """Rounds by proxy, and times to first token in ms by target, paired by position."""
+
+    rounds: dict[str, list[Round]] = field(default_factory=dict)
+    ttft_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    def column(self, name: str, what: str) -> list[float]:
+        return [getattr(one, what) for one in self.rounds[name]]
+
+    def ratio(self, what: str, ours: str = "headrace", theirs: str = "nginx") -> float | None:
+        """The median over rounds of ours / theirs; None when theirs did not run."""
+        if theirs not in self.rounds:
+            return None
+        pairs = zip(self.column(ours, what), self.column(theirs, what), strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
+    def added_ttft_ms(self, name: str, share: float) -> tuple[float, float]:
+        """(difference of the quantiles, quantile of the paired differences) to direct."""
+        through, direct = self.ttft_ms[name], self.ttft_ms["direct"]
+        paired = [a - b for a, b in zip(through, direct, strict=True)]
+        return quantile(through, share) - quantile(direct, share), quantile(paired, share)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Linear interpolation between the closest ranks."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def check(rig: Rig) -> None:
+    """Every proxy must pass on what the upstream says, no more and no less."""
+    expected = _spoken(rig.client, rig.direct)
+    for proxy in rig.proxies:
+        if (found := _spoken(rig.client, proxy.name)) != expected:
+            raise BenchError(f"{proxy.name} changes the answer:\n{found}\ninstead of\n{expected}")
+
+
+def _spoken(client: ClientProcess, name: str) -> list[object]:
+    """The events of a short answer: choices of each, usage if any, and [DONE]."""
+    answer = client("check", name=name, tokens=4)
+    if answer["failed"]:
+        raise BenchError(f"{name}: {answer['failed']}")
+    events: list[object] = []
+    for line in answer["bytes"].splitlines():
+        if line == "data: [DONE]":
+            events.append("[DONE]")
+        elif line.startswith("data: "):
+            event = json.loads(line[6:])
+            events.append([event["choices"], event.get("usage")])
+    return events
+
+
+def cost_ns(rig: Rig, proxy: Proxy, tokens: int, seconds: float) -> tuple[float, float, float]:
+    """CPU ns a request, requests a second, client reads a request: answers of `tokens` tokens."""
+    rig.client("load", name=proxy.name, streams=STREAMS, tokens=1, seconds=0)  # pools are warm
+    pids = proxy.pids()
+    before = sum(map(cpu_ns, pids))
+    done = rig.client("load", name=proxy.name, streams=STREAMS, tokens=tokens, seconds=seconds)
+    after = sum(map(cpu_ns, pids))
+    if done["errors"]:
+        raise BenchError(f"{proxy.name}: {done['errors'][0]}")
+    if proxy.pids() != pids:
+        raise BenchError(f"{proxy.name}: its processes changed while it was measured")
+    requests = done["requests"]
+    return (after - before) / requests, requests / done["seconds"], done["reads"] / requests
+
+
+def one_round(rig: Rig, proxy: Proxy, seconds: float) -> Round:
+    short_ns, short_rate, _ = cost_ns(rig, proxy, 1, seconds * 0.4)
+    long_ns, long_rate, reads = cost_ns(rig, proxy, TOKENS, seconds * 0.6)
+    return Round(
+        short_ns / 1e3,
+        (long_ns - short_ns) / (TOKENS - 1) / 1e3,
+        long_ns / TOKENS / 1e3,
+        short_rate,
+        long_rate * TOKENS,
+        reads / TOKENS,
+    )
+
+
+def latencies(rig: Rig, results: Results, seconds: float) -> None:
+    """Add times to first token of direct and every proxy, taking turns."""
+    names = [rig.direct, *(proxy.name for proxy in rig.proxies)]
+    answer = rig.client("latency", names=names, seconds=seconds)
+    if "failed" in answer:
+        raise BenchError(answer["failed"])
+    for name in names:
+        results.ttft_ms.setdefault(name, []).extend(answer["times_ms"][name])
+
+
+def run(rig: Rig, rounds: int, window_s: float, latency_s: float) -> Results:
+    """`rounds` times: each proxy's windows in turn (the order swaps), then a latency window."""
+    check(rig)
+    results = Results()
+    for proxy in rig.proxies:
+        one_round(rig, proxy, 1.0)
+    for number in range(rounds):
+        for proxy in rig.proxies if number % 2 else reversed(rig.proxies):
+            results.rounds.setdefault(proxy.name, []).append(one_round(rig, proxy, window_s))
+        latencies(rig, results, latency_s)
+    return results

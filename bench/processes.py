@@ -1,0 +1,144 @@
+"""Starts processes, reads their CPU clocks, and ends them: by pid, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+
+class BenchError(Exception):
+    """The benchmark cannot go on; the text says why."""
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def accepts(address: int | str) -> bool:
+    """Whether somebody listens on the port or Unix socket path."""
+    if isinstance(address, int):
+        family, place = socket.AF_INET, ("127.0.0.1", address)
+    else:
+        family, place = socket.AF_UNIX, address  # type: ignore[assignment]
+    with socket.socket(family) as sock:
+        return sock.connect_ex(place) == 0
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time of all threads of a process, in ns (its CPU clock, see clock_getcpuclockid(3))."""
+    return time.clock_gettime_ns(~pid << 3 | 2)
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, ())
+    return found
+
+
+class Processes:
+    """The processes of one run, as a context manager that ends them in reverse order."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[tuple[str, subprocess.Popen[str]]] = []
+
+    def __repr__(self) -> str:
+        return f"<Processes {', '.join(name for name, _ in self._started)}>"
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for _, process in reversed(self._started):
+            if process.poll() is None:
+                everyone = family(process.pid)
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(3)
+                except subprocess.TimeoutExpired:
+                    for pid in everyone:
+                        _kill(pid)
+                    process.wait()
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        ready: Callable[[], bool] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        stdout: IO[str] | int | None = None,
+    ) -> subprocess.Popen[str]:
+        """Start `command` and wait until it is `ready`; BenchError with its last words if not."""
+        log = self._folder / f"{name}.log"
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=errors if stdout is None else stdout,
+                stderr=errors,
+                text=True,
+            )
+        self._started.append((name, process))
+        deadline = time.monotonic() + 15
+        while ready is not None and not ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                words = log.read_text()[-2000:]
+                raise BenchError(f"{name} did not start (exit {process.poll()}):\n{words}")
+            time.sleep(0.02)
+        return process
+
+
+class ClientProcess:
+    """The load client, spoken to in lines of JSON."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def __repr__(self) -> str:
+        return f"<ClientProcess {self._process.pid}>"
+
+    def __call__(self, op: str, **arguments: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise BenchError(f"the load client died at {op}")
+        document: dict[str, Any] = json.loads(answer)
+        return document
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
