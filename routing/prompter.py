@@ -26,23 +26,22 @@ _THREADS = 2
 
 
 class Prompter:
-    """The models by name. Built before workers fork; `close` when the worker ends.
+    """The models by name. Built before workers fork; each worker then calls `use_metrics`, and
+    `close` when it ends.
 
     Raises ConfigError when a tokenizer or template is missing or broken, or two models share a
     name.
     """
 
     def __init__(
-        self, models: Sequence[ModelConfig], config: RoutingConfig, metrics: Metrics
+        self,
+        models: Sequence[ModelConfig],
+        config: RoutingConfig,
+        metrics: Metrics | None = None,
     ) -> None:
         # Without a configured secret one is drawn: workers forked from this process share it.
         secret = config.secret.reveal().encode() if config.secret else os.urandom(32)
         self._seed = lru_cache(_SEEDS)(partial(seed, secret))
-        counter = metrics.counter(
-            "headrace_prompts_total",
-            "Prompts by model; exact is false when their tokens are estimated from bytes.",
-            ("model", "exact"),
-        )
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, str] = {}
         for model in models:
@@ -52,16 +51,25 @@ class Prompter:
                         f"two models answer to the name {name!r}; rename one of them or its alias"
                     )
                 self._names[name] = model.name
-            self._models[model.name] = ServedModel(
-                model,
-                config.block_tokens,
-                counter.labels(model.name, "true").inc,
-                counter.labels(model.name, "false").inc,
-            )
+            self._models[model.name] = ServedModel(model, config.block_tokens)
+        self._counters: dict[tuple[str, bool], Callable[[], None]] = {}
         self._threads: ThreadPoolExecutor | None = None
+        if metrics is not None:
+            self.use_metrics(metrics)
 
     def __repr__(self) -> str:
         return f"<Prompter {list(self._models.values())}>"
+
+    def use_metrics(self, metrics: Metrics) -> None:
+        """Count prompts there from now on."""
+        counter = metrics.counter(
+            "headrace_prompts_total",
+            "Prompts by model; exact is false when their tokens are estimated from bytes.",
+            ("model", "exact"),
+        )
+        for name in self._models:
+            self._counters[name, True] = counter.labels(name, "true").inc
+            self._counters[name, False] = counter.labels(name, "false").inc
 
     def resolve(self, name: object) -> str:
         """The model that `name` (a name or an alias) stands for. Raises NotFound."""
@@ -80,8 +88,10 @@ class Prompter:
         parts = (doc.get("messages"), doc.get("tools"), doc.get("documents"))
         work = partial(served.chat, doc, self._seed(model, salt))
         if exceeds(parts, served.inline_bytes):
-            return await self._aside(partial(work, patient=True))
-        return work(patient=False)
+            prompt = await self._aside(partial(work, patient=True))
+        else:
+            prompt = work(patient=False)
+        return self._counted(prompt)
 
     async def completion(self, model: str, doc: Mapping[str, Any], salt: str) -> Prompt:
         """The prompt of a completion request: text, token ids, or a list of either. Raises
@@ -89,13 +99,20 @@ class Prompter:
         served = self._models[model]
         work = partial(served.completion, doc, self._seed(model, salt))
         if exceeds(doc.get("prompt"), served.inline_bytes):
-            return await self._aside(work)
-        return work()
+            prompt = await self._aside(work)
+        else:
+            prompt = work()
+        return self._counted(prompt)
 
     def check_length(self, model: str, prompt: Prompt, max_tokens: int | None) -> None:
         """Raises BadRequest, in vLLM's words, when the prompt and `max_tokens` do not fit. An
         estimated prompt is left to the engine."""
         self._models[model].check_length(prompt, max_tokens)
+
+    def _counted(self, prompt: Prompt) -> Prompt:
+        if (count := self._counters.get((prompt.model, prompt.exact))) is not None:
+            count()
+        return prompt
 
     def close(self) -> None:
         if self._threads is not None:

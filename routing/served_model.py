@@ -6,7 +6,7 @@ Pure but for the loading of its files: plain calls that any thread may make.
 from __future__ import annotations
 
 import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from core.errors import BadRequest
@@ -27,22 +27,14 @@ class ServedModel:
     """A model with its tokenizer and chat template (either may be missing).
 
     `inline_bytes`: up to which weight a prompt is cheaper made on the event loop's thread.
-    `count_exact` and `count_estimate` are called once per prompt.
+    Raises ConfigError when a file is missing or broken.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        block_tokens: int,
-        count_exact: Callable[[], None],
-        count_estimate: Callable[[], None],
-    ) -> None:
+    def __init__(self, config: ModelConfig, block_tokens: int) -> None:
         self._config = config
         self._block_tokens = block_tokens
         self._tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
         self._template = load_template(config)
-        self._count_exact = count_exact
-        self._count_estimate = count_estimate
         self.inline_bytes = (
             _INLINE_ESTIMATE_BYTES if self._tokenizer is None else self._tokenizer.inline_bytes
         )
@@ -141,11 +133,9 @@ class ServedModel:
     def _exact(self, prompts: list[bytes], doc: Mapping[str, Any], start: int) -> Prompt:
         if (keep := doc.get("truncate_prompt_tokens")) is not None:
             prompts = [self._truncated(ids, keep, doc) for ids in prompts]
-        self._count_exact()
         return self._prompt(prompts, start, True)
 
     def _estimate(self, prompts: list[bytes], start: int, media: int = 0) -> Prompt:
-        self._count_estimate()
         return self._prompt(prompts, start, False, media * _MEDIA_TOKENS)
 
     def _prompt(self, prompts: list[bytes], start: int, exact: bool, more: int = 0) -> Prompt:

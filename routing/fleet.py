@@ -1,0 +1,95 @@
+"""The router's view of the replicas of one model as they come and go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from core.replica import Replica
+from routing.config import RoutingConfig
+from routing.index import PrefixIndex
+from routing.member import NEVER, Member
+
+# A replica away for longer was probably restarted: nothing of its cache is left.
+_COLD_AFTER_S = 10.0
+_FORGET_AFTER_S = 120.0
+_SMOOTHING = 0.05
+
+
+class ModelFleet:
+    """The members that serve one model. `output_tokens` and `uncached_tokens` are running means."""
+
+    def __init__(
+        self, config: RoutingConfig, index: PrefixIndex, on_gone: Callable[[Member], None]
+    ) -> None:
+        self._config = config
+        self._index = index
+        self._on_gone = on_gone
+        self._seen: Sequence[Replica] | None = None
+        self._away: dict[str, tuple[Member, float]] = {}
+        self.members: list[Member] = []
+        self.output_tokens = config.priors.output_tokens
+        self.uncached_tokens = 0.0
+
+    def __repr__(self) -> str:
+        return f"<ModelFleet {len(self.members)} here, {len(self._away)} away>"
+
+    def update(self, replicas: Sequence[Replica], now: float) -> list[Member]:
+        """The members for `replicas`, the candidates of this moment."""
+        if replicas is not self._seen:
+            self._change(replicas, now)
+        if self._away:
+            self._forget_old(now)
+        return self.members
+
+    def forget(self, replica_id: str) -> None:
+        """It was taken out of the configuration: if it comes back, it is new."""
+        for member in self.members:
+            if member.replica.id == replica_id:
+                self.members.remove(member)
+                self._seen = ()
+                self._drop(member)
+                return
+        if (away := self._away.pop(replica_id, None)) is not None:
+            self._drop(away[0])
+
+    def observed(self, output_tokens: int) -> None:
+        """An answer ended with so many tokens."""
+        if output_tokens > 0:
+            self.output_tokens += _SMOOTHING * (output_tokens - self.output_tokens)
+
+    def _change(self, replicas: Sequence[Replica], now: float) -> None:
+        known = {member.replica.id: member for member in self.members}
+        appeared_at = NEVER if self._seen is None else now
+        self._seen = replicas
+        self.members = []
+        for replica in replicas:
+            member = known.pop(replica.id, None)
+            if member is None:
+                member = self._returned(replica, now)
+            if member is None:
+                member = Member(replica, self._config, self._index, appeared_at)
+            member.replica = replica
+            self.members.append(member)
+        for member in known.values():
+            self._away[member.replica.id] = (member, now)
+
+    def _returned(self, replica: Replica, now: float) -> Member | None:
+        away = self._away.pop(replica.id, None)
+        if away is None:
+            return None
+        member, left_at = away
+        if now - left_at >= _COLD_AFTER_S:
+            self._index.remove(member.entry)
+            member.entry = self._index.add(member.kv_tokens // self._config.block_tokens)
+        member.appeared_at = now
+        member.proven = False
+        return member
+
+    def _forget_old(self, now: float) -> None:
+        for replica_id, (_, left_at) in list(self._away.items()):
+            if now - left_at >= _FORGET_AFTER_S:
+                self._drop(self._away.pop(replica_id)[0])
+
+    def _drop(self, member: Member) -> None:
+        self._index.remove(member.entry)
+        self._on_gone(member)

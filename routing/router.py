@@ -1,0 +1,209 @@
+"""Picks a replica for a request and charges it in the same step.
+
+Performs only in that it reads a clock; there is no await between pick and charge, so concurrent
+requests never decide on the same stale picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from core.clock import Clock
+from core.errors import Unavailable
+from core.metrics import Metrics
+from core.prompt import Prompt
+from core.replica import Load, Replica
+from routing.config import RoutingConfig
+from routing.fleet import ModelFleet
+from routing.index import PrefixIndex
+from routing.lease import Lease
+from routing.ledger import Charge
+from routing.member import Member
+from routing.meters import RouterMeters
+from routing.policy import Wish, make_policy
+from routing.score import queue_seconds, work_tokens
+
+_UNPROVEN_IN_FLIGHT = 4
+_NO_REPLICA_RETRY_S = 2.0
+_FULL_RETRY_S = 1.0
+_SMOOTHING = 0.05
+
+
+class Fleet(Protocol):
+    """Who may get requests now, and what each last reported."""
+
+    def candidates(self, model: str) -> Sequence[Replica]: ...
+
+    def load(self, replica_id: str) -> Load | None: ...
+
+
+class Router:
+    """Leases replicas. All state is this worker's own."""
+
+    def __init__(self, config: RoutingConfig, fleet: Fleet, metrics: Metrics, clock: Clock) -> None:
+        self._config = config
+        self._fleet = fleet
+        self._clock = clock
+        self._index = PrefixIndex(config.index_entries)
+        self._policy = make_policy(config, self._index)
+        self._models: dict[str, ModelFleet] = {}
+        self._picks = 0
+        self._meters = RouterMeters(metrics)
+
+    def __repr__(self) -> str:
+        return f"<Router {self._policy} {self._models}>"
+
+    async def lease(
+        self,
+        *,
+        model: str,
+        prompt: Prompt,
+        max_output_tokens: int | None,
+        exclude: Collection[str] = (),
+    ) -> Lease:
+        """The best replica for `prompt`, charged. Raises Unavailable, with the reason as `code`,
+        when none is eligible."""
+        return self.pick(
+            model=model, prompt=prompt, max_output_tokens=max_output_tokens, exclude=exclude
+        )
+
+    def pick(
+        self,
+        *,
+        model: str,
+        prompt: Prompt,
+        max_output_tokens: int | None,
+        exclude: Collection[str] = (),
+    ) -> Lease:
+        """As `lease`."""
+        now = self._clock()
+        fleet = self._models.get(model)
+        if fleet is None:
+            fleet = ModelFleet(self._config, self._index, self._meters.forget)
+            self._models[model] = fleet
+        members = fleet.update(self._fleet.candidates(model), now)
+        needed = prompt.length + (max_output_tokens or 0)
+        eligible = self._eligible(fleet, members, needed, exclude, now)
+        output = round(fleet.output_tokens)
+        if max_output_tokens is not None and max_output_tokens < output:
+            output = max_output_tokens
+        blocks = prompt.blocks if self._policy.by_prefix else ()
+        choice = self._policy.choose(eligible, Wish(prompt.length, output, blocks), now)
+        member = choice.member
+        self._picks += 1
+        member.last_pick = self._picks
+        uncached = max(prompt.length - choice.cached, 1)
+        fleet.uncached_tokens += _SMOOTHING * (uncached - fleet.uncached_tokens)
+        ahead = member.account.pending_tokens
+        work = ahead + work_tokens(uncached, choice.cached, self._config.attention_knee_tokens)
+        charge = Charge(
+            member.account,
+            pending=uncached,
+            live=prompt.length + output,
+            on_underflow=self._meters.underflow,
+        )
+        expectation = self._index.expect(member.entry, blocks)
+        lease = Lease(self, fleet, choice, charge, expectation, work_tokens=work, picked_at=now)
+        self._meters.show(member)
+        self._meters.decided(self._clock() - now)
+        return lease
+
+    def forget(self, replica_id: str) -> None:
+        """A replica left the configuration: nothing is remembered of it."""
+        for fleet in self._models.values():
+            fleet.forget(replica_id)
+
+    def _eligible(
+        self,
+        fleet: ModelFleet,
+        members: Sequence[Member],
+        needed: int,
+        exclude: Collection[str],
+        now: float,
+    ) -> Sequence[Member]:
+        """Those that can take `needed` tokens now. Raises Unavailable."""
+        eligible: list[Member] = []
+        unproven: list[Member] = []
+        full = small = 0
+        for member in members:
+            if now >= member.review_at:
+                load = self._fleet.load(member.replica.id)
+                block_tokens = self._config.block_tokens
+                member.review(load, self._index, block_tokens, fleet.uncached_tokens, now)
+            in_flight = member.account.in_flight
+            limit = member.replica.max_in_flight
+            if exclude and member.replica.id in exclude:
+                continue
+            if limit is not None and in_flight >= limit:
+                full += 1
+            elif member.kv_known and needed > member.kv_tokens:
+                small += 1
+            elif not member.proven and in_flight >= _UNPROVEN_IN_FLIGHT:
+                unproven.append(member)
+            else:
+                eligible.append(member)
+        if eligible:
+            return eligible
+        if unproven:  # better a cold replica than none
+            return unproven
+        raise self._refusal(members, full, small)
+
+    def _refusal(self, members: Sequence[Member], full: int, small: int) -> Unavailable:
+        if not members:
+            reason, retry_s = "no_replica", _NO_REPLICA_RETRY_S
+            text = "No replica of this model is available."
+        elif full:
+            waits = [queue_seconds(member.account, member.speed) for member in members]
+            reason, retry_s = "replicas_full", max(_FULL_RETRY_S, min(waits))
+            text = "Every replica of this model has as many requests as it may."
+        elif small:
+            reason, retry_s = "kv_too_small", _NO_REPLICA_RETRY_S
+            text = "No replica has a cache large enough for this prompt and its output."
+        else:
+            reason, retry_s = "replicas_tried", _FULL_RETRY_S
+            text = "Every replica of this model was tried."
+        self._meters.refused(reason)
+        return Unavailable(text, code=reason, retry_after_s=retry_s)
+
+    # --- called by leases
+
+    def prefilled(self, lease: Lease, now: float) -> None:
+        """The first token of `lease` came."""
+        member = lease.member
+        member.proven = True
+        member.speed.first_token(lease.work_tokens, now - lease.picked_at, now)
+        self._meters.show(member)
+        self._meters.index(self._index)
+
+    def settled(
+        self,
+        lease: Lease,
+        cached_tokens: int | None,
+        output_tokens: int,
+        seconds: float,
+        now: float,
+    ) -> None:
+        """The engine said what `lease` used; `seconds` lie between its first and last token."""
+        lease.fleet.observed(output_tokens)
+        if output_tokens > 16 and seconds > 0:
+            lease.member.speed.finished(
+                seconds / (output_tokens - 1), lease.beside, lease.beside_tokens, now
+            )
+        if cached_tokens is None:
+            return
+        predicted = lease.predicted_cached
+        self._meters.compared(predicted, cached_tokens)
+        # Engines count in blocks of their own, so a difference of two of ours says nothing.
+        block = self._config.block_tokens
+        if abs(predicted - cached_tokens) > 2 * block:
+            self._index.corrected(
+                lease.member.entry, predicted=predicted // block, delivered=cached_tokens // block
+            )
+
+    def freed(self, lease: Lease) -> None:
+        """`lease` is over."""
+        self._meters.show(lease.member)
+
+    def now(self) -> float:
+        return self._clock()
