@@ -96,6 +96,7 @@ class Limiter:
         if store is None and isinstance(config.store, RedisStoreConfig):
             self._store = RedisStore(config.store.redis, metrics)
         self._plans: dict[tuple[str, str, str], Plan] = {}
+        self._local_plans: dict[Plan, Plan] = {}
         self._decisions = metrics.counter(
             "headrace_limit_decisions_total",
             "Decisions of the limits: granted or refused, by the store or (local_) without it; "
@@ -163,7 +164,9 @@ class Limiter:
                 code="limits_unavailable",
                 retry_after_s=RETRY_CLOSED_S,
             ) from error
-        local = plan.narrowed("local")
+        local = self._local_plans.get(plan)
+        if local is None:
+            local = self._local_plans[plan] = plan.narrowed("local")
         if not local.buckets:
             return Reservation(tokens)
         charge = Charge(local, local.amounts(tokens))
@@ -182,6 +185,7 @@ class Limiter:
     def _plan(self, tenant: str, tier: str, model: str) -> Plan:
         if len(self._plans) >= PLANS:
             self._plans.clear()
+            self._local_plans.clear()
         plan = make_plan(self._config.rules, tenant, tier, model)
         self._plans[tenant, tier, model] = plan
         return plan

@@ -106,6 +106,8 @@ class RedisStore:
             self._wire.drop("closed")
             self._wire = None
             self._state.set(0)
+        # A dropped transport closes its socket in the next turn of the loop.
+        await asyncio.sleep(0)
 
     def ready(self) -> str | None:
         if self._wire is not None:
@@ -204,11 +206,12 @@ class RedisStore:
             self._state.set(1)
             self._resend()
             self._tried.set()
-            kind = await wire.lost
+            # Not awaited itself: ending this task would end it too, with the connection open.
+            await asyncio.wait([wire.lost])
             self._wire = None
             self._state.set(0)
             self._circuit.opened(loop.time())
-            self._gave_up(kind)
+            self._gave_up(wire.lost.result())
 
     def _gave_up(self, kind: str) -> None:
         """One line in the log for each change, not for each attempt."""

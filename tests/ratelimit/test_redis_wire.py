@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ratelimit.circuit import Circuit
+from ratelimit.redis_reply import command, join
+from ratelimit.redis_wire import Call, Wire
+from ratelimit.store import StoreUnavailable
+
+BY_HASH, BY_TEXT = join((b"EVALSHA", b"abc")), join((b"EVAL", b"return 1"))
+SCRIPT_CALL = b"*3\r\n" + BY_HASH + join((b"0",))
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Fixture:
+    def __init__(self, failures_to_open: int = 3) -> None:
+        self.unsettled: list[Call] = []
+        self.seconds: list[float] = []
+        self.circuit = Circuit(failures_to_open, 1.0)
+        self.wire = Wire(
+            self.circuit,
+            60.0,
+            (BY_HASH, BY_TEXT),
+            self.unsettled.append,
+            self.seconds.append,
+        )
+        self.transport: Any = FakeTransport()
+        self.wire.connection_made(self.transport)
+
+    async def sent(self) -> bytes:
+        """What was written since the last time, after this turn of the loop."""
+        await asyncio.sleep(0)
+        written = b"".join(self.transport.written)
+        self.transport.written.clear()
+        return written
+
+    async def expire(self, *calls: Call) -> None:
+        for call in calls:
+            call.due_at = 1e-9
+        self.wire._timer_at = float("inf")
+        self.wire._expire()
+
+
+async def test_calls_of_one_turn_are_one_write_and_replies_come_in_order() -> None:
+    it = Fixture()
+    futures = [it.wire.call(command(b"ECHO", b"%d" % i)) for i in range(3)]
+    it.wire.submit_later(Call(command(b"SETTLE")))
+    await it.sent()
+    replies = b":1\r\n*2\r\n:1\r\n:-5\r\n$1\r\nx\r\n:1\r\n"
+    for i in range(len(replies)):
+        it.wire.data_received(replies[i : i + 1])
+    assert await asyncio.gather(*futures) == [1, [1, -5], b"x"]
+    assert len(it.seconds) == 4
+
+
+async def test_a_settle_alone_waits_for_company() -> None:
+    it = Fixture()
+    it.wire.submit_later(Call(b"settle;"))
+    assert await it.sent() == b""
+    it.wire.call(b"reserve;")
+    assert await it.sent() == b"settle;reserve;"
+
+
+async def test_a_forgotten_script_is_sent_in_full_once() -> None:
+    it = Fixture()
+    future = it.wire.call(SCRIPT_CALL)
+    assert await it.sent() == SCRIPT_CALL
+    it.wire.data_received(b"-NOSCRIPT No matching script.\r\n")
+    assert await it.sent() == b"*3\r\n" + BY_TEXT + join((b"0",))
+    it.wire.data_received(b":7\r\n")
+    assert await future == 7
+    assert it.circuit.failures == 0
+
+
+async def test_error_replies_fail_their_call_and_open_the_circuit() -> None:
+    it = Fixture()
+    for _ in range(3):
+        future = it.wire.call(b"x")
+        await it.sent()
+        it.wire.data_received(b"-READONLY no\r\n")
+        with pytest.raises(StoreUnavailable, match="readonly"):
+            await future
+    assert it.wire.lost.result() == "readonly"
+    assert it.transport.aborted
+
+
+async def test_a_success_in_between_keeps_it_closed() -> None:
+    it = Fixture()
+    for _ in range(4):
+        failing, fine = it.wire.call(b"x"), it.wire.call(b"y")
+        await it.sent()
+        it.wire.data_received(b"-OOM no\r\n:1\r\n")
+        assert isinstance(failing.exception(), StoreUnavailable)
+        assert await fine == 1
+    assert not it.wire.lost.done()
+
+
+async def test_a_wrong_type_is_not_the_servers_failure() -> None:
+    it = Fixture(failures_to_open=1)
+    future = it.wire.call(b"x")
+    await it.sent()
+    it.wire.data_received(b"-WRONGTYPE no\r\n")
+    assert isinstance(future.exception(), StoreUnavailable)
+    assert not it.wire.lost.done()
+
+
+@pytest.mark.parametrize("data", [b"?nonsense\r\n", b":1\r\n:2\r\n"])
+async def test_what_is_no_reply_to_anything_drops_the_connection(data: bytes) -> None:
+    it = Fixture()
+    future = it.wire.call(b"x")
+    await it.sent()
+    it.wire.data_received(data)
+    assert it.wire.lost.result() == "protocol"
+    assert future.done()
+    if (error := future.exception()) is not None:
+        assert isinstance(error, StoreUnavailable)
+
+
+async def test_a_lost_connection_fails_reserves_and_hands_back_settles() -> None:
+    it = Fixture()
+    settle, later = Call(b"settle"), Call(b"later")
+    future = it.wire.call(b"reserve")
+    it.wire.submit(settle)
+    await it.sent()
+    it.wire.submit_later(later)
+    it.wire.connection_lost(None)
+    with pytest.raises(StoreUnavailable, match="lost"):
+        await future
+    assert it.unsettled == [settle, later]
+    after = it.wire.call(b"after")
+    with pytest.raises(StoreUnavailable, match="lost"):
+        await after
+
+
+async def test_a_late_reply_belongs_to_its_own_call() -> None:
+    it = Fixture()
+    late = Call(b"a", asyncio.get_running_loop().create_future())
+    it.wire.submit(late)
+    future = it.wire.call(b"b")
+    await it.sent()
+    await it.expire(late)
+    it.wire.data_received(b":1\r\n")
+    assert it.circuit.failures == 1
+    it.wire.data_received(b":2\r\n")
+    assert await future == 2
+    assert isinstance(late.future and late.future.exception(), StoreUnavailable)
+    assert it.circuit.failures == 0
+
+
+async def test_calls_that_expire_together_are_one_failure() -> None:
+    it = Fixture(failures_to_open=2)
+    calls = [Call(b"a", asyncio.get_running_loop().create_future()) for _ in range(5)]
+    for call in calls:
+        it.wire.submit(call)
+    await it.sent()
+    await it.expire(*calls)
+    assert all(isinstance(c.future and c.future.exception(), StoreUnavailable) for c in calls)
+    assert not it.wire.lost.done()
+
+
+async def test_a_loop_that_was_held_up_reads_before_it_judges() -> None:
+    it = Fixture()
+    call = Call(b"a", asyncio.get_running_loop().create_future())
+    it.wire.submit(call)
+    await it.sent()
+    call.due_at = it.wire._timer_at = 1e-9
+    it.wire._expire()
+    assert not call.expired
+    assert it.circuit.failures == 0
+    assert it.wire._timer is not None
+    it.wire.drop("closed")
+    with pytest.raises(StoreUnavailable):
+        await call.future  # type: ignore[misc]
