@@ -2,9 +2,7 @@
 
 The path of a chunk is: the transport calls `data_received`, llhttp appends the body bytes to one
 list, and the handler gets them joined, in one call. Everything else (head, end, faults) leaves
-that path at one test. Framing is RFC 9112 section 6.3, read strictly: a replica's bytes are
-not trusted more than a client's. llhttp refuses bad tokens, control characters, bare CR or LF,
-folded lines and doubled or contradicting lengths; the rest is refused here.
+that path at one test. A replica's bytes are not trusted more than a client's: see `framing`.
 """
 
 from __future__ import annotations
@@ -15,18 +13,19 @@ from typing import Protocol, cast
 
 import httptools
 
+from backend.framing import (
+    EMPTY_BODY,
+    HEAD_BYTES,
+    HEADERS,
+    INFORMATIONAL,
+    Refused,
+    body_is_sized,
+    check_head,
+)
 from backend.request_head import RequestHead
 from backend.response import ResponseHandler
 from core.errors import UpstreamError, UpstreamProtocolError, UpstreamReset
 from core.exchange import Header
-
-HEAD_BYTES = 64 * 1024
-"""Bound on a head, and on any other bytes (trailers, chunk extensions) without a body byte."""
-HEADERS = 200
-INFORMATIONAL = 8
-"""How many 1xx responses may come before the final one."""
-
-_EMPTY_BODY = (204, 304)
 
 
 class Hold(Protocol):
@@ -48,10 +47,6 @@ class ConnectionOwner(Protocol):
 
 def _nowhere(data: bytes) -> None:
     """Stands where the parser was."""
-
-
-class _Refused(Exception):
-    """Raised inside a parser callback to stop the parser; `str()` says what was wrong."""
 
 
 class Http1Protocol(asyncio.Protocol):
@@ -242,27 +237,26 @@ class Http1Protocol(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > HEAD_BYTES:
-            raise _Refused("its header block is too large")
+            raise Refused("its header block is too large")
         if self._status:
             return  # a trailer: counted, and dropped (RFC 9110 section 6.5.1)
         if len(self._headers) >= HEADERS:
-            raise _Refused("it has too many headers")
+            raise Refused("it has too many headers")
         self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         if self._surplus:
-            raise _Refused("a second response follows")
+            raise Refused("a second response follows")
         parser = cast(httptools.HttpResponseParser, self._parser)
         status: int = parser.get_status_code()
         version = parser.get_http_version()
-        if version not in ("1.1", "1.0"):
-            raise _Refused("its version is not HTTP/1.1")
-        if status < 200:
-            self._skip_informational(status)
+        if not check_head(status, version):
+            self._informational += 1
+            if self._informational > INFORMATIONAL:
+                raise Refused("too many interim responses")
+            self._headers = []
             return
-        if status > 599:
-            raise _Refused("its status is out of range")
-        sized = self._check_headers(version)
+        sized = body_is_sized(self._headers, version)
         self._status = status
         self._keep_alive = parser.should_keep_alive()
         self._head_ready = True
@@ -270,7 +264,7 @@ class Http1Protocol(asyncio.Protocol):
             # The parser cannot be told that no body follows: never use the socket again.
             self._complete = True
             self._keep_alive = False
-        elif not sized and status not in _EMPTY_BODY:
+        elif not sized and status not in EMPTY_BODY:
             self._until_eof = True
 
     def on_message_complete(self) -> None:
@@ -280,32 +274,10 @@ class Http1Protocol(asyncio.Protocol):
 
     # --- off the path of a chunk
 
-    def _skip_informational(self, status: int) -> None:
-        if status < 100:
-            raise _Refused("its status is out of range")
-        if status == 101:
-            raise _Refused("it switches protocols although nobody asked")
-        self._informational += 1
-        if self._informational > INFORMATIONAL:
-            raise _Refused("too many interim responses")
-        self._headers = []
-
-    def _check_headers(self, version: str) -> bool:
-        """True when the body's end is known from the headers. Raises _Refused."""
-        sized = False
-        for name, value in self._headers:
-            if name == b"content-length":
-                sized = True
-            elif name == b"transfer-encoding":
-                if value.lower() != b"chunked" or version == "1.0":
-                    raise _Refused("its transfer coding is not plain chunked")
-                sized = True
-        return sized
-
     def _advance(self, handler: ResponseHandler, data: bytes) -> None:
         """A read that touched the head or the end."""
         if self.reads == 1 and not data.startswith(b"H"):
-            self._refuse(_Refused("it does not start with HTTP/"))  # llhttp takes RTSP/ and ICE/
+            self._refuse(Refused("it does not start with HTTP/"))  # llhttp takes RTSP/ and ICE/
             return
         if not self._status:
             self._count_silent(len(data))
@@ -352,10 +324,10 @@ class Http1Protocol(asyncio.Protocol):
         self._silent_read = self.reads
         self._silent_bytes += size
         if self._silent_bytes > HEAD_BYTES:
-            self._refuse(_Refused("a header block without end"))
+            self._refuse(Refused("a header block without end"))
 
     def _refuse(self, error: Exception) -> None:
-        cause = error.__context__ if isinstance(error.__context__, _Refused) else error
+        cause = error.__context__ if isinstance(error.__context__, Refused) else error
         self.fail(UpstreamProtocolError(f"the replica's response is not acceptable: {cause}"))
 
     def _lose(self, what: str) -> None:

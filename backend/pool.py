@@ -205,6 +205,8 @@ class Pool:
             contexts = build_contexts(replicas)
         for replica in replicas:
             target = _Target(replica, config, metrics, clock)
+            if target.id in self._targets:
+                raise ConfigError(f"two replicas have the id {target.id}; give them an `id` each")
             target.context = contexts.get(target.id)
             if replica.address.tls and target.context is None:
                 raise ConfigError(f"no TLS context was prepared for replica {target.id}")

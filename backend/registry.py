@@ -46,7 +46,7 @@ class Registry:
 
     `on_refused` is called with the id of a replica whenever it refuses a connection, so that its
     silent streams can be failed (`Pool.refused`). `activity` (`Pool.activity`) tells flowing
-    streams from a silent replica. Both may be set until `start`.
+    streams from a silent replica; without it only ended exchanges count. Both may be set later.
     """
 
     def __init__(

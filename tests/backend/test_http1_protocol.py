@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.http1_protocol import HEAD_BYTES, HEADERS, INFORMATIONAL
+from backend.framing import HEAD_BYTES, HEADERS, INFORMATIONAL
 from core.errors import UpstreamProtocolError, UpstreamReset
 
 SHARED = Path(__file__).parents[3] / "shared"

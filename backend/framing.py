@@ -1,0 +1,49 @@
+"""What a response's head may be, and what it says about the body (RFC 9112 section 6.3). Pure.
+
+llhttp refuses bad tokens, control characters, bare CR or LF, folded lines and doubled or
+contradicting lengths; what it lets pass is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.exchange import Header
+
+HEAD_BYTES = 64 * 1024
+"""Bound on a head, and on any other bytes (trailers, chunk extensions) without a body byte."""
+HEADERS = 200
+INFORMATIONAL = 8
+"""How many 1xx responses may come before the final one."""
+EMPTY_BODY = (204, 304)
+
+
+class Refused(Exception):
+    """A response that is not accepted; `str()` says what is wrong with it, in our words."""
+
+
+def check_head(status: int, version: str) -> bool:
+    """True for a final response, False for an interim one. Raises Refused."""
+    if version not in ("1.1", "1.0"):
+        raise Refused("its version is not HTTP/1.1")
+    if status == 101:
+        raise Refused("it switches protocols although nobody asked")
+    if not 100 <= status <= 599:
+        raise Refused("its status is out of range")
+    return status >= 200
+
+
+def body_is_sized(headers: Sequence[Header], version: str) -> bool:
+    """Whether the headers tell where the body ends; otherwise the connection's end does.
+
+    Raises Refused for a transfer coding that only hides the body's end or its contents.
+    """
+    sized = False
+    for name, value in headers:
+        if name == b"content-length":
+            sized = True
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or version == "1.0":
+                raise Refused("its transfer coding is not plain chunked")
+            sized = True
+    return sized
