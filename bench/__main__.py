@@ -69,7 +69,7 @@ def report(results: Results, command: str) -> Iterator[str]:
         yield f"{title:44}{cells}{_ratio(results.ratio(what)):>8}"
     samples = len(results.ttft_ms["direct"])
     yield f"time to first token in ms, one request at a time, {samples} of each in random turn"
-    yield f"{'':12}{'p50':>8}{'p99':>8}   added p50, p99: of the quantiles        of paired differences"
+    yield f"{'':12}{'p50':>8}{'p99':>8}   added p50, p99: of the quantiles, of paired differences"
     for name, times in sorted(results.ttft_ms.items()):
         row = f"{name:12}{quantile(times, 0.5):8.3f}{quantile(times, 0.99):8.3f}"
         yield row if name == "direct" else row + _added(results, name)
