@@ -58,36 +58,28 @@ class Speed:
     a and b cannot be told apart from the pace of output alone: both follow one factor.
     """
 
-    __slots__ = ("_pace", "_per_sequence", "_per_token", "_prefill")
+    __slots__ = ("_a", "_b", "_pace", "_prefill", "per_sequence", "per_token", "prefill_rate")
 
     def __init__(self, prefill_rate: float, per_sequence: float, per_token: float) -> None:
         self._prefill = Estimate(prefill_rate, 0.9)
         self._pace = Estimate(1.0, 0.5)
-        self._per_sequence = per_sequence
-        self._per_token = per_token
+        self._a = self.per_sequence = per_sequence
+        self._b = self.per_token = per_token
+        self.prefill_rate = prefill_rate
 
     def __repr__(self) -> str:
         return f"<Speed P={self.prefill_rate:.0f} pace={self._pace.value:.2f}>"
-
-    @property
-    def prefill_rate(self) -> float:
-        return self._prefill.value
-
-    @property
-    def per_sequence(self) -> float:
-        return self._per_sequence * self._pace.value
-
-    @property
-    def per_token(self) -> float:
-        return self._per_token * self._pace.value
 
     def first_token(self, work_tokens: float, seconds: float, now: float) -> None:
         """`work_tokens` (of this prompt and of those before it) were prefilled in `seconds`."""
         if work_tokens >= _LEAST_PREFILL_TOKENS and seconds > 0:
             self._prefill.add(work_tokens / seconds, now)
+            self.prefill_rate = self._prefill.value
 
     def finished(self, step_s: float, sequences: int, live_tokens: int, now: float) -> None:
         """A token took `step_s` on average beside `sequences` holding `live_tokens`."""
-        expected = _STEP_S + self._per_sequence * sequences + self._per_token * live_tokens
         if step_s > 0:
+            expected = _STEP_S + self._a * sequences + self._b * live_tokens
             self._pace.add(step_s / expected, now)
+            self.per_sequence = self._a * self._pace.value
+            self.per_token = self._b * self._pace.value

@@ -28,6 +28,7 @@ class Member:
         "appeared_at",
         "audit",
         "entry",
+        "foreign_in_flight",
         "foreign_tokens",
         "key",
         "kv_known",
@@ -60,6 +61,7 @@ class Member:
         self.last_pick = 0
         self.review_at = NEVER
         self.foreign_tokens = 0.0
+        self.foreign_in_flight = 0.0
 
     def __repr__(self) -> str:
         return f"<Member {self.replica.id} {self.account} {self.speed}>"
@@ -75,6 +77,7 @@ class Member:
         """Take in what the replica last reported; called when `review_at` has come."""
         self.review_at = now + _REVIEW_S
         self.audit.take(load, self.account.in_flight, now)
+        self.foreign_in_flight = self.audit.in_flight
         self.foreign_tokens = self.audit.waiting * mean_uncached
         if self.replica.kv_tokens is None and load is not None and load.kv_tokens:
             self.kv_known = True

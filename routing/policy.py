@@ -10,15 +10,7 @@ import xxhash
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex
 from routing.member import NEVER, Member
-from routing.score import Score, queue_seconds, score
-
-
-class Wish(NamedTuple):
-    """A request to place: `length` prompt tokens in `blocks`, `output` tokens expected."""
-
-    length: int
-    output: int
-    blocks: Sequence[int]
+from routing.score import Score, Weights, Wish, queue_seconds, score
 
 
 class Choice(NamedTuple):
@@ -27,6 +19,10 @@ class Choice(NamedTuple):
     member: Member
     cached: int
     score: Score | None
+
+
+_Scored = tuple[tuple[float, float, float, float, float, float], int, Member]
+"""The terms of a `Score`, the leading blocks held, and by whom."""
 
 
 class Policy(Protocol):
@@ -78,8 +74,7 @@ class PrefixAffinity:
     def __init__(self, config: RoutingConfig, index: PrefixIndex) -> None:
         self._index = index
         self._block_tokens = config.block_tokens
-        self._knee = float(config.attention_knee_tokens)
-        self._weight = config.decode_weight
+        self._weights = Weights(float(config.attention_knee_tokens), config.decode_weight)
         self._window = config.tie_window_s
         self._slow_start_s = config.slow_start_s
 
@@ -96,58 +91,48 @@ class PrefixAffinity:
         matches = self._index.match(blocks, mask)
         penalties = self._penalties(members, now) if now - youngest < self._slow_start_s else None
         best = float("inf")
-        scored: list[tuple[Score, int, Member]] = []
+        scored: list[_Scored] = []
+        weights, block_tokens = self._weights, self._block_tokens
+        held = matches[0][1]
+        alike = len(matches) == 1
         for number, member in enumerate(members):
-            held = 0
-            for group, count in matches:
-                if group & member.entry.bit:
-                    held = count
-                    break
-            cost = score(
-                member.account,
-                member.speed,
-                length=wish.length,
-                cached=held * self._block_tokens,
-                output=wish.output,
-                kv_tokens=member.kv_tokens,
-                knee=self._knee,
-                weight=self._weight,
-                foreign_tokens=member.foreign_tokens,
-                foreign_in_flight=member.audit.in_flight,
-                slow_start=penalties[number] if penalties is not None else 0.0,
-            )
-            best = min(best, cost.total)
+            if not alike:
+                held = _held(matches, member.entry.bit)
+            penalty = 0.0 if penalties is None else penalties[number]
+            cost = score(member, wish, held * block_tokens, weights, penalty)
+            best = min(best, cost[0])
             scored.append((cost, held, member))
         limit = best + self._window
-        tied = [entry for entry in scored if entry[0].total <= limit]
-        if len(tied) > 1:
-            tied = self._untie(tied, matches, blocks)
-        cost, held, member = tied[0]
-        return Choice(member, held * self._block_tokens, cost)
+        tied = [entry for entry in scored if entry[0][0] <= limit]
+        cost, held, member = tied[0] if len(tied) == 1 else _untie(tied, matches, blocks)
+        return Choice(member, held * block_tokens, Score._make(cost))
 
     def _penalties(self, members: Sequence[Member], now: float) -> list[float]:
         """Slow start: a replica that just came gets a share of the others' queues on top."""
-        queues = [queue_seconds(m.account, m.speed, m.foreign_tokens) for m in members]
+        queues = [queue_seconds(member) for member in members]
         mean = sum(queues) / len(queues)
         span = self._slow_start_s
         return [max(0.0, 1.0 - (now - member.appeared_at) / span) * mean for member in members]
 
-    def _untie(
-        self,
-        tied: list[tuple[Score, int, Member]],
-        matches: list[tuple[int, int]],
-        blocks: Sequence[int],
-    ) -> list[tuple[Score, int, Member]]:
-        longest = max([held for _, held, _ in tied])
-        tied = [entry for entry in tied if entry[1] == longest]
-        if len(tied) == 1:
-            return tied
-        # Every replica holds the blocks before this one (a common system prompt).
-        apart = min([count for _, count in matches])
-        if apart < len(blocks):
-            text = blocks[apart].to_bytes(8, "little")
-            return [max(tied, key=lambda e: xxhash.xxh3_64_intdigest(text, e[2].key))]
-        return [min(tied, key=lambda entry: _load(entry[2]))]
+
+def _held(matches: list[tuple[int, int]], bit: int) -> int:
+    for group, count in matches:
+        if group & bit:
+            return count
+    return 0
+
+
+def _untie(tied: list[_Scored], matches: list[tuple[int, int]], blocks: Sequence[int]) -> _Scored:
+    longest = max([held for _, held, _ in tied])
+    tied = [entry for entry in tied if entry[1] == longest]
+    if len(tied) == 1:
+        return tied[0]
+    # Every replica holds the blocks before this one (a common system prompt).
+    apart = min([count for _, count in matches])
+    if apart < len(blocks):
+        text = blocks[apart].to_bytes(8, "little")
+        return max(tied, key=lambda entry: xxhash.xxh3_64_intdigest(text, entry[2].key))
+    return min(tied, key=lambda entry: _load(entry[2]))
 
 
 def make_policy(config: RoutingConfig, index: PrefixIndex) -> Policy:
@@ -165,5 +150,5 @@ def _waiting(member: Member) -> tuple[int, int]:
 
 def _load(member: Member) -> tuple[float, int, int, int]:
     account = member.account
-    load = (account.in_flight + member.audit.in_flight) / member.replica.weight
+    load = (account.in_flight + member.foreign_in_flight) / member.replica.weight
     return load, account.pending_tokens, member.last_pick, member.key

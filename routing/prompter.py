@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -23,6 +24,7 @@ from routing.weight import exceeds
 
 _SEEDS = 4096
 _THREADS = 2
+_SWITCH_S = 0.001
 
 
 class Prompter:
@@ -85,23 +87,23 @@ class Prompter:
     async def chat(self, model: str, doc: Mapping[str, Any], salt: str) -> Prompt:
         """The prompt of a chat request. Raises BadRequest."""
         served = self._models[model]
-        parts = (doc.get("messages"), doc.get("tools"), doc.get("documents"))
-        work = partial(served.chat, doc, self._seed(model, salt))
+        start = self._seed(model, salt)
+        parts = [doc.get("messages"), doc.get("tools"), doc.get("documents")]
         if exceeds(parts, served.inline_bytes):
-            prompt = await self._aside(partial(work, patient=True))
+            prompt = await self._aside(partial(served.chat, doc, start, patient=True))
         else:
-            prompt = work(patient=False)
+            prompt = served.chat(doc, start, patient=False)
         return self._counted(prompt)
 
     async def completion(self, model: str, doc: Mapping[str, Any], salt: str) -> Prompt:
         """The prompt of a completion request: text, token ids, or a list of either. Raises
         BadRequest."""
         served = self._models[model]
-        work = partial(served.completion, doc, self._seed(model, salt))
-        if exceeds(doc.get("prompt"), served.inline_bytes):
-            prompt = await self._aside(work)
+        start = self._seed(model, salt)
+        if exceeds([doc.get("prompt")], served.inline_bytes):
+            prompt = await self._aside(partial(served.completion, doc, start))
         else:
-            prompt = work()
+            prompt = served.completion(doc, start)
         return self._counted(prompt)
 
     def check_length(self, model: str, prompt: Prompt, max_tokens: int | None) -> None:
@@ -121,5 +123,7 @@ class Prompter:
     async def _aside(self, work: Callable[[], Prompt]) -> Prompt:
         # Made at the first use: a thread from before a fork would be dead in the child.
         if self._threads is None:
+            # The loop gets the interpreter's lock back within this time, not within 5 ms.
+            sys.setswitchinterval(_SWITCH_S)
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-prompt")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

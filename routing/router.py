@@ -21,8 +21,8 @@ from routing.lease import Lease
 from routing.ledger import Charge
 from routing.member import Member
 from routing.meters import RouterMeters
-from routing.policy import Wish, make_policy
-from routing.score import queue_seconds, work_tokens
+from routing.policy import make_policy
+from routing.score import Wish, queue_seconds, work_tokens
 
 _UNPROVEN_IN_FLIGHT = 4
 _NO_REPLICA_RETRY_S = 2.0
@@ -154,7 +154,7 @@ class Router:
             reason, retry_s = "no_replica", _NO_REPLICA_RETRY_S
             text = "No replica of this model is available."
         elif full:
-            waits = [queue_seconds(member.account, member.speed) for member in members]
+            waits = [queue_seconds(member) for member in members]
             reason, retry_s = "replicas_full", max(_FULL_RETRY_S, min(waits))
             text = "Every replica of this model has as many requests as it may."
         elif small:

@@ -4,12 +4,12 @@ With isl prompt tokens, cached of them resident, W pending prefill tokens, n in 
 tokens, KV the cache's size, P tokens prefilled a second, a and b the decode step's cost per
 sequence and per KV token, O the expected output, C the attention knee:
 
-    u   = max(isl - cached, 1)              an engine computes the last token anyway
-    own   = u/P * (1 + (cached + u/2)/C)    its own prefill
-    queue = 1.15 * W/P                      the time until that starts
+    u      = max(isl - cached, 1)           an engine computes the last token anyway
+    own    = u/P * (1 + (cached + u/2)/C)   its own prefill
+    queue  = 1.15 * W/P                     the time until that starts
     others = n*own + n*O*2a + O*b*K         the delay it causes to others, and they to it
-    room  = 2 * max(0, (K + u + O)/KV - .85)/.15    the danger of preemption
-    total = queue + own + room + lambda*others + slow start
+    room   = 2 * max(0, (K + u + O)/KV - .85)/.15   the danger of preemption
+    total  = queue + own + room + lambda*others + slow start
 
 No thresholds: a hot prefix spreads by itself, because queue grows until another replica's cold
 prefill is cheaper.
@@ -17,7 +17,8 @@ prefill is cheaper.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from routing.learning import Speed
 from routing.ledger import Account
@@ -38,9 +39,35 @@ class Score(NamedTuple):
     slow_start: float
 
 
-def queue_seconds(account: Account, speed: Speed, foreign_tokens: float = 0.0) -> float:
+class Wish(NamedTuple):
+    """A request to place: `length` prompt tokens in `blocks`, `output` tokens expected."""
+
+    length: int
+    output: int
+    blocks: Sequence[int]
+
+
+class Weights(NamedTuple):
+    """`knee` is C in tokens, `others` is lambda."""
+
+    knee: float
+    others: float
+
+
+class Loaded(Protocol):
+    """What the cost needs to know of a replica. `foreign_*` is load that others put there."""
+
+    account: Account
+    speed: Speed
+    kv_tokens: int
+    foreign_tokens: float
+    foreign_in_flight: float
+
+
+def queue_seconds(replica: Loaded) -> float:
     """The time until a prefill sent now would start."""
-    return _QUEUE_FACTOR * (account.pending_tokens + foreign_tokens) / speed.prefill_rate
+    pending = replica.account.pending_tokens + replica.foreign_tokens
+    return _QUEUE_FACTOR * pending / replica.speed.prefill_rate
 
 
 def work_tokens(uncached: int, cached: int, knee: float) -> float:
@@ -49,28 +76,22 @@ def work_tokens(uncached: int, cached: int, knee: float) -> float:
 
 
 def score(
-    account: Account,
-    speed: Speed,
-    *,
-    length: int,
-    cached: int,
-    output: int,
-    kv_tokens: int,
-    knee: float,
-    weight: float,
-    foreign_tokens: float = 0.0,
-    foreign_in_flight: float = 0.0,
-    slow_start: float = 0.0,
-) -> Score:
-    """`weight` is lambda; `foreign_*` is load that others put there; `slow_start` in seconds."""
+    replica: Loaded, wish: Wish, cached: int, weights: Weights, slow_start: float = 0.0
+) -> tuple[float, float, float, float, float, float]:
+    """The fields of a `Score`, as a plain tuple because every candidate is scored."""
+    account = replica.account
+    speed = replica.speed
+    length, output, _ = wish
+    knee, weight = weights
+    rate = speed.prefill_rate
     uncached = length - cached
     uncached = max(uncached, 1)
     live = account.live_tokens
-    beside = account.in_flight + foreign_in_flight
-    own = uncached * (1.0 + (cached + uncached / 2) / knee) / speed.prefill_rate
-    queue = queue_seconds(account, speed, foreign_tokens)
+    beside = account.in_flight + replica.foreign_in_flight
+    own = uncached * (1.0 + (cached + uncached / 2) / knee) / rate
+    queue = _QUEUE_FACTOR * (account.pending_tokens + replica.foreign_tokens) / rate
     others = beside * (own + output * 2.0 * speed.per_sequence) + output * speed.per_token * live
-    use = (live + uncached + output) / kv_tokens
+    use = (live + uncached + output) / replica.kv_tokens
     room = _ROOM_SECONDS * (use - _FULL) / (1.0 - _FULL) if use > _FULL else 0.0
     total = queue + own + room + weight * others + slow_start
-    return Score(total, queue, own, others, room, slow_start)
+    return total, queue, own, others, room, slow_start

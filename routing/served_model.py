@@ -16,11 +16,14 @@ from routing.config import ModelConfig
 from routing.messages import Conversation, canonical, dump_tools, normalise
 from routing.template import load_template
 from routing.tokenizer import load_tokenizer
+from routing.weight import exceeds
 
 _MEDIA_TOKENS = 1024
 _INLINE_ESTIMATE_BYTES = 64 * 1024
 _JINJA2_SHARE = 4
 _SLICE = 50_000
+# A heavier chat would make minijinja hold the interpreter's lock for more than a few milliseconds.
+_PATIENT_ABOVE = 256 * 1024
 
 
 class ServedModel:
@@ -45,7 +48,8 @@ class ServedModel:
         return f"<ServedModel {self._config.name} {self._tokenizer} {self._template}>"
 
     def chat(self, doc: Mapping[str, Any], start: int, *, patient: bool) -> Prompt:
-        """`start` seeds the chain of hashes. Raises BadRequest."""
+        """`start` seeds the chain of hashes, `patient` says that the event loop runs beside. Raises
+        BadRequest."""
         template = self._template
         conversation = normalise(
             doc.get("messages"),
@@ -65,6 +69,8 @@ class ServedModel:
             return self._estimate(
                 [_canonical_chat(conversation, tools)], start, len(conversation.media)
             )
+        if patient:
+            patient = exceeds([conversation.messages, tools, doc.get("documents")], _PATIENT_ABOVE)
         text = template.render(conversation.messages, tools, doc, patient=patient)
         self._check_bytes(len(text), "messages")
         if self._tokenizer is None:

@@ -1,24 +1,28 @@
-"""Is a parsed JSON value too much work for the event loop's thread? Pure."""
+"""Are parsed JSON values too much work for the event loop's thread? Pure."""
 
 from __future__ import annotations
+
+from typing import Any
 
 # Work per value beside its text, in bytes of text that take as long to render and encode.
 _PER_FIELD = 64
 _PER_ITEM = 16
 
 
-def exceeds(value: object, limit: int) -> bool:
-    """Whether `value` weighs more than `limit`. Looks at no more of it than `limit` allows."""
-    pending = [value]
+def exceeds(values: list[Any], limit: int) -> bool:
+    """Whether `values`, parsed JSON, weigh more than `limit`. Looks at no more of them than that
+    takes; the list is used up."""
+    pending = values
     while pending:
         item = pending.pop()
-        if isinstance(item, str):
+        kind = type(item)
+        if kind is str:
             limit -= len(item)
-        elif isinstance(item, dict):
+        elif kind is dict:
             limit -= _PER_FIELD * len(item)
             if limit >= 0:
                 pending.extend(item.values())
-        elif isinstance(item, list | tuple):
+        elif kind is list:
             limit -= _PER_ITEM * len(item)
             if limit >= 0:
                 pending.extend(item)
