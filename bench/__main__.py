@@ -41,14 +41,14 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="longer: less noise (3 minutes)")
     arguments = parser.parse_args()
     rounds, window_s, latency_s = (80, 0.8, 0.5) if arguments.full else (18, 0.8, 0.3)
-    try:
-        with tempfile.TemporaryDirectory(prefix="bench-") as name:
-            folder = Path(name)
-            with Processes(folder) as processes:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        with Processes(folder) as processes:
+            try:
                 results = run(build(processes, folder), rounds, window_s, latency_s)
-    except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+            except BenchError as error:
+                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
+                return 1
     command = "python -m bench" + (" --full" if arguments.full else "")
     for line in report(results, command):
         print(line)

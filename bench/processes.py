@@ -87,6 +87,11 @@ class Processes:
                         _kill(pid)
                     process.wait()
 
+    def last_words(self) -> str:
+        """The end of what each process logged, for the case that something went wrong."""
+        texts = ((name, (self._folder / f"{name}.log").read_text()) for name, _ in self._started)
+        return "\n".join(f"--- {name}:\n{text[-2000:]}" for name, text in texts if text)
+
     def start(
         self,
         name: str,
@@ -109,8 +114,7 @@ class Processes:
         deadline = time.monotonic() + 15
         while ready is not None and not ready():
             if process.poll() is not None or time.monotonic() > deadline:
-                words = log.read_text()[-2000:]
-                raise BenchError(f"{name} did not start (exit {process.poll()}):\n{words}")
+                raise BenchError(f"{name} did not start (exit {process.poll()})")
             time.sleep(0.02)
         return process
 
