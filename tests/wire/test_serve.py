@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -30,10 +32,11 @@ def configuration(tmp_path: Path, port: int = 0) -> str:
 def test_it_serves_until_told_to_stop(tmp_path: Path, run_process: Run) -> None:
     gateway = run_process("-m", "proxy.serve", "serve", "-c", configuration(tmp_path))
     port = gateway.ports()[0]
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    client.request("GET", "/healthz")
-    assert client.getresponse().read() is not None
-    client.close()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as client:
+        client.request("GET", "/v1/models")
+        response = client.getresponse()
+        assert response.status == 200
+        assert [model["id"] for model in json.load(response)["data"]] == ["qwen3"]
     gateway.stop()
     assert gateway.ended() == 0
 
