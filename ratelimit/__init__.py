@@ -1,0 +1,1 @@
+"""How much callers may use: token buckets that are reserved from, and settled or abandoned."""

@@ -1,8 +1,9 @@
 """One connection to Redis: the commands of a loop tick in one write, replies in order.
 
-A client of its own because the call is on the path of every request: redis-py costs several times
-as much CPU (57 us alone against about 20). It speaks RESP2 through hiredis, and nothing is ever
-retried on it, except a script that the server has forgotten.
+A client of its own because the call is on the path of every request: redis-py costs three times as
+much CPU (measured side by side: 81 us a call alone against 27, 31 against 13 when 32 share a
+pipeline). It speaks RESP2 through hiredis, and nothing is ever retried on it, except a script that
+the server has forgotten.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ async def test_idle_tenants_leave_nothing_behind(gateway: Factory, client: Any) 
 async def test_a_frozen_redis_costs_a_few_deadlines_and_then_nothing(
     gateway: Factory, valkey: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deadline_s = 0.02
+    deadline_s = 0.1
     one = await gateway(HUNDRED, deadline_s=deadline_s, connect_timeout_s=0.2)
     sent: list[bytes] = []
     for name in ("submit", "submit_later"):
@@ -271,7 +271,8 @@ async def test_a_frozen_redis_costs_a_few_deadlines_and_then_nothing(
         for _ in range(3):
             started_at = time.monotonic()
             assert await one.granted()
-            assert time.monotonic() - started_at < 0.25  # 20 ms, and room for a busy machine
+            # The deadline, and room for a busy machine.
+            assert time.monotonic() - started_at < deadline_s + 0.25
         assert one.failures("timeout") == 3
         await eventually(lambda: one.limiter.ready() is not None)
         assert "circuit open" in one.limiter.ready()
@@ -290,7 +291,7 @@ async def test_a_frozen_redis_costs_a_few_deadlines_and_then_nothing(
 
 
 async def test_a_slow_reply_is_not_charged(gateway: Factory, valkey: Any) -> None:
-    one = await gateway(TOKENS, deadline_s=0.05, failures_to_open=100)
+    one = await gateway(TOKENS, deadline_s=0.2, failures_to_open=100)
     valkey.pause()
     plan = make_plan([TOKENS], TENANT, "", "m")
     with pytest.raises(StoreUnavailable, match="timeout"):
@@ -360,7 +361,9 @@ async def test_a_server_that_refuses_writes_opens_the_circuit(
 async def test_a_full_server_is_unavailable(gateway: Factory, client: Any) -> None:
     client.config_set("maxclients", 1)
     one = await gateway(HUNDRED)
-    assert "never reached (max_clients)" in one.limiter.ready()
+    # The server says so and hangs up at once: its words may be lost with the connection.
+    assert one.store._why in ("max_clients", "lost")
+    assert "never reached" in one.limiter.ready()
     assert await one.granted()
 
 
