@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -125,14 +127,19 @@ def latencies(rig: Rig, results: Results, seconds: float) -> None:
         results.ttft_ms.setdefault(name, []).extend(answer["times_ms"][name])
 
 
-def run(rig: Rig, rounds: int, window_s: float, latency_s: float) -> Results:
-    """`rounds` times: each proxy's windows in turn (the order swaps), then a latency window."""
+def run(rig: Rig, window_s: float, latency_s: float, end_at: float) -> Results:
+    """Each proxy's windows in turn (the order swaps), then a latency window; until `end_at`, a
+    monotonic instant, but five rounds at least."""
     check(rig)
     results = Results()
     for proxy in rig.proxies:
         one_round(rig, proxy, 1.0)
-    for number in range(rounds):
+    for number in itertools.count():
+        began = time.monotonic()
         for proxy in rig.proxies if number % 2 else reversed(rig.proxies):
             results.rounds.setdefault(proxy.name, []).append(one_round(rig, proxy, window_s))
         latencies(rig, results, latency_s)
+        now = time.monotonic()
+        if number >= 4 and now + (now - began) > end_at:
+            break
     return results
