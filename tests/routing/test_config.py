@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from routing.config import ModelConfig, Priors, RoutingConfig
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        (ModelConfig, {"name": ""}),
+        (ModelConfig, {"name": "m", "aliases": ["m"]}),
+        (ModelConfig, {"name": "m", "max_model_len": 0}),
+        (ModelConfig, {"name": "m", "max_prompt_bytes": 0}),
+        (ModelConfig, {"name": "m", "template_engine": "mako"}),
+        (ModelConfig, {"name": "m", "tokeniser": "x"}),
+        (RoutingConfig, {"policy": "sticky"}),
+        (RoutingConfig, {"decode_weight": -0.1}),
+        (RoutingConfig, {"tie_window_s": 2}),
+        (RoutingConfig, {"block_tokens": 40}),
+        (RoutingConfig, {"index_entries": 0}),
+        (RoutingConfig, {"attention_knee_tokens": 0}),
+        (Priors, {"prefill_tokens_per_second": 0}),
+        (Priors, {"decode_seconds_per_token": -1}),
+        (Priors, {"output_tokens": 0}),
+    ],
+)
+def test_refuses_what_makes_no_sense(section: type, value: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(value, section)
+
+
+def test_defaults_are_valid() -> None:
+    config = msgspec.convert({}, RoutingConfig)
+    assert (config.policy, config.decode_weight, config.block_tokens) == (
+        "prefix_affinity",
+        0.1,
+        64,
+    )
+    assert msgspec.convert({"name": "m"}, ModelConfig).multimodal is False
