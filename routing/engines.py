@@ -19,8 +19,9 @@ import minijinja
 
 Render = Callable[[Mapping[str, Any]], str]
 
-# Python counts these as white space, Rust does not: `strip` and `trim` would differ.
-_PYTHON_SPACES = ("\x1c", "\x1d", "\x1e", "\x1f")
+# Where these are in the text jinja2 is asked. Python counts the first four as white space, Rust
+# does not (`strip` and `trim` differ); the last is how minijinja writes what is not Unicode.
+_DOUBTFUL = ("\x1c", "\x1d", "\x1e", "\x1f", "\ufffd")
 
 
 class TemplateRefusal(Exception):
@@ -85,9 +86,9 @@ def compile_minijinja(source: str) -> Render:
             text = render_template("chat", **variables)
         except (minijinja.TemplateError, RecursionError, TypeError, ValueError) as error:
             raise TemplateFailure(str(error)) from error
-        for character in _PYTHON_SPACES:
+        for character in _DOUBTFUL:
             if character in text:
-                raise TemplateFailure("white space that only Python knows")
+                raise TemplateFailure("characters that Python and Rust treat differently")
         return text
 
     return render

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from core.replica import Replica
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex
+from routing.learning import ModelSpeed
 from routing.member import NEVER, Member
 
 # A replica away for longer was probably restarted: nothing of its cache is left.
@@ -27,7 +28,13 @@ class ModelFleet:
         self._seen: Sequence[Replica] | None = None
         self._away: dict[str, tuple[Member, float]] = {}
         self.members: list[Member] = []
-        self.output_tokens = config.priors.output_tokens
+        priors = config.priors
+        self.speeds = ModelSpeed(
+            priors.prefill_tokens_per_second,
+            priors.decode_seconds_per_sequence,
+            priors.decode_seconds_per_token,
+        )
+        self.output_tokens = priors.output_tokens
         self.uncached_tokens = 0.0
 
     def __repr__(self) -> str:
@@ -67,7 +74,13 @@ class ModelFleet:
             if member is None:
                 member = self._returned(replica, now)
             if member is None:
-                member = Member(replica, self._config, self._index, appeared_at)
+                member = Member(
+                    replica,
+                    self._config,
+                    index=self._index,
+                    speeds=self.speeds,
+                    appeared_at=appeared_at,
+                )
             member.replica = replica
             self.members.append(member)
         for member in known.values():
@@ -92,4 +105,5 @@ class ModelFleet:
 
     def _drop(self, member: Member) -> None:
         self._index.remove(member.entry)
+        self.speeds.forget(member.speed)
         self._on_gone(member)

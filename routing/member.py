@@ -8,7 +8,7 @@ from core.replica import Load, Replica
 from routing.audit import Audit
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex, Target
-from routing.learning import Speed
+from routing.learning import ModelSpeed
 from routing.ledger import Account
 
 NEVER = float("-inf")
@@ -41,17 +41,18 @@ class Member:
     )
 
     def __init__(
-        self, replica: Replica, config: RoutingConfig, index: PrefixIndex, appeared_at: float
+        self,
+        replica: Replica,
+        config: RoutingConfig,
+        *,
+        index: PrefixIndex,
+        speeds: ModelSpeed,
+        appeared_at: float,
     ) -> None:
-        priors = config.priors
         self.replica = replica
         self.key = xxhash.xxh3_64_intdigest(replica.id.encode())
         self.account = Account()
-        self.speed = Speed(
-            priors.prefill_tokens_per_second * replica.weight,
-            priors.decode_seconds_per_sequence,
-            priors.decode_seconds_per_token,
-        )
+        self.speed = speeds.replica(replica.weight)
         self.audit = Audit()
         self.kv_known = replica.kv_tokens is not None
         self.kv_tokens = replica.kv_tokens or config.default_kv_tokens

@@ -42,7 +42,7 @@ def test_blocks_are_trimmed_and_loops_controlled(render: Any) -> None:
 
 @ENGINES
 def test_raise_exception_carries_its_text(render: Any) -> None:
-    with pytest.raises(TemplateRefusal, match="^roles must alternate$"):
+    with pytest.raises(TemplateRefusal, match=r"^roles must alternate$"):
         render("{{ raise_exception('roles must ' + x) }}", {"x": "alternate"})
 
 
@@ -83,6 +83,11 @@ def test_minijinja_declines_white_space_that_only_python_strips() -> None:
     assert by_jinja2("{{ x | trim }}", {"x": "a\x1c"}) == "a"
     with pytest.raises(TemplateFailure):
         by_minijinja("{{ x | trim }}", {"x": "a\x1c"})
+
+
+def test_minijinja_declines_what_is_not_unicode() -> None:
+    with pytest.raises(TemplateFailure):
+        by_minijinja("{{ x }}", {"x": "a\ud800"})
 
 
 def test_deep_values_do_not_crash() -> None:

@@ -119,7 +119,7 @@ def test_kwargs_must_be_an_object() -> None:
 
 def test_a_refusal_becomes_the_clients_error_in_the_templates_words() -> None:
     made = template("{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(BadRequest, match="^roles must alternate$") as caught:
+    with pytest.raises(BadRequest, match=r"^roles must alternate$") as caught:
         made.render(HELLO, None, {})
     assert caught.value.param == "messages"
 

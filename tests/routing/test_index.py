@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from routing.index import Expectation, PrefixIndex, Target
+
+
+def chain(*labels: str) -> list[int]:
+    """Block hashes of a path in a tree: equal prefix, equal hashes."""
+    return [xxh3_64_intdigest("/".join(labels[: k + 1])) for k in range(len(labels))]
+
+
+def path(text: str) -> list[int]:
+    return chain(*text)
+
+
+def held(index: PrefixIndex, target: Target, blocks: list[int]) -> int:
+    [(mask, count)] = index.match(blocks, target.bit)
+    assert mask == target.bit
+    return count
+
+
+def test_expected_blocks_count_at_once_and_go_with_a_drop() -> None:
+    index = PrefixIndex(100)
+    one, two = index.add(50), index.add(50)
+    first = index.expect(one, path("abc"))
+    second = index.expect(one, path("abd"))
+    assert held(index, one, path("abcx")) == 3
+    assert held(index, two, path("abc")) == 0
+    first.drop()
+    assert held(index, one, path("abc")) == 2
+    first.drop()
+    first.confirm()
+    assert held(index, one, path("abd")) == 3
+    second.drop()
+    assert held(index, one, path("abd")) == 0
+    assert len(index) == 0
+
+
+def test_confirmed_blocks_stay() -> None:
+    index = PrefixIndex(100)
+    target = index.add(50)
+    index.expect(target, path("abc")).confirm()
+    index.expect(target, path("abcd")).drop()
+    assert held(index, target, path("abcd")) == 3
+    assert len(index) == 3
+
+
+def test_tails_go_first_and_use_counts() -> None:
+    index = PrefixIndex(100)
+    target = index.add(5)
+    index.expect(target, path("abc")).confirm()
+    index.expect(target, path("xy")).confirm()
+    index.expect(target, path("abc")).confirm()  # used again: xy is the older now
+    index.expect(target, path("abq")).confirm()
+    assert held(index, target, path("xy")) == 1
+    assert held(index, target, path("abc")) == 3
+    assert held(index, target, path("abq")) == 3
+    assert index.evictions == 1
+
+
+def test_what_is_being_computed_is_not_evicted() -> None:
+    index = PrefixIndex(100)
+    target = index.add(3)
+    index.expect(target, path("abc")).confirm()
+    running = index.expect(target, path("abcd"))
+    index.expect(target, path("xyz")).confirm()
+    assert held(index, target, path("abcd")) == 4
+    running.drop()
+    assert held(index, target, path("abcd")) == 0
+    assert held(index, target, path("xyz")) == 3
+
+
+def test_one_match_tells_all_targets_apart() -> None:
+    index = PrefixIndex(10_000)
+    targets = [index.add(1000) for _ in range(8)]
+    blocks = path("abcdefghijklmnopqrst")
+    lengths = [0, 1, 5, 5, 19, 20, 20, 7]
+    for target, length in zip(targets, lengths, strict=True):
+        index.expect(target, blocks[:length]).confirm()
+    everyone = sum(target.bit for target in targets)
+    matches = index.match(blocks, everyone)
+    assert sum(mask for mask, _ in matches) == everyone
+    for target, length in zip(targets, lengths, strict=True):
+        assert [count for mask, count in matches if mask & target.bit] == [length]
+    assert index.match([], everyone) == [(everyone, 0)]
+    assert index.match(path("zzz"), everyone) == [(everyone, 0)]
+
+
+def test_a_removed_target_is_forgotten_wholly() -> None:
+    index = PrefixIndex(10_000)
+    gone, stays = index.add(2000), index.add(2000)
+    blocks = chain(*map(str, range(1000)))
+    index.expect(gone, blocks).confirm()
+    running = index.expect(gone, path("abc"))
+    index.expect(stays, blocks[:10]).confirm()
+    index.remove(gone)
+    back = index.add(2000)
+    assert back.bit != gone.bit
+    assert held(index, back, blocks) == 0
+    assert held(index, stays, blocks) == 10
+    running.confirm()
+    assert held(index, back, path("abc")) == 0
+    for _ in range(20):
+        index.expect(stays, path("x")).drop()
+    assert len(index) == 10
+    # Its bit may be used again now, and means nothing.
+    third = index.add(10)
+    assert third.bit == gone.bit
+    assert held(index, third, blocks) == 0
+
+
+def test_memory_is_bounded_however_many_prompts_pass() -> None:
+    index = PrefixIndex(2000)
+    targets = [index.add(100_000) for _ in range(4)]
+    for number in range(3000):
+        target = targets[number % 4]
+        index.expect(target, chain(str(number), "a", "b", "c")).confirm()
+    assert all(len(target.resident) <= 500 + 500 // 16 for target in targets)
+    assert len(index) <= 2000 + 2000 // 16
+    assert not any(target.expected for target in targets)
+
+
+def test_capacity_follows_what_the_engine_found() -> None:
+    index = PrefixIndex(10_000)
+    target = index.add(100)
+    index.corrected(target, predicted=5, delivered=2)
+    assert target.capacity == 95
+    index.corrected(target, predicted=2, delivered=5)
+    assert target.capacity == 99
+    for _ in range(200):
+        index.corrected(target, predicted=0, delivered=5)
+    assert target.capacity == 400
+    for _ in range(200):
+        index.corrected(target, predicted=5, delivered=0)
+    assert target.capacity == 1
+    index.corrected(target, predicted=0, delivered=1)
+    assert target.capacity == 2
+    index.resize(target, 1000)
+    assert (target.nominal, target.capacity) == (1000, 20)
+
+
+class Naive:
+    """The same promises, kept by lists."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.order: list[int] = []
+        self.expected: list[list[int]] = []
+
+    def keep(self, blocks: list[int]) -> None:
+        for block in reversed(blocks):
+            if block in self.order:
+                self.order.remove(block)
+            self.order.append(block)
+        del self.order[: max(len(self.order) - self.capacity, 0)]
+
+    def held(self, blocks: list[int]) -> int:
+        known = set(self.order).union(*self.expected)
+        count = 0
+        while count < len(blocks) and blocks[count] in known:
+            count += 1
+        return count
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_agrees_with_a_naive_index(seed: int, capacity: int) -> None:
+    rng = random.Random(seed)
+    index = PrefixIndex(10_000)
+    targets = [index.add(capacity) for _ in range(3)]
+    naive = [Naive(capacity) for _ in targets]
+    running: list[tuple[Expectation, Naive, list[int]]] = []
+    for _ in range(60):
+        if running and rng.random() < 0.5:
+            expectation, model, blocks = running.pop(rng.randrange(len(running)))
+            model.expected.remove(blocks)
+            if rng.random() < 0.7:
+                expectation.confirm()
+                model.keep(blocks)
+            else:
+                expectation.drop()
+        else:
+            number = rng.randrange(3)
+            blocks = path("".join(rng.choice("ab") for _ in range(rng.randint(0, 8))))
+            running.append((index.expect(targets[number], blocks), naive[number], blocks))
+            naive[number].expected.append(blocks)
+        asked = path("".join(rng.choice("ab") for _ in range(8)))
+        for target, model in zip(targets, naive, strict=True):
+            assert held(index, target, asked) == model.held(asked)
+    for expectation, model, blocks in running:
+        expectation.drop()
+        model.expected.remove(blocks)
+    assert len(index) == len(set().union(*(model.order for model in naive)))

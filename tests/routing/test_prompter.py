@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import BadRequest, ConfigError, NotFound
+from core.metrics import Metrics
+from core.section import FilePath, Secret
+from routing.config import ModelConfig, RoutingConfig
+from routing.prompter import Prompter
+from routing.served_model import ServedModel
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics.private()
+
+
+@pytest.fixture
+def prompter(small_tokenizer: str, small_template: str, metrics: Metrics) -> Any:
+    models = [
+        ModelConfig(
+            name="m",
+            aliases=("alias",),
+            tokenizer=FilePath(small_tokenizer),
+            chat_template=FilePath(small_template),
+            max_model_len=10,
+        ),
+        ModelConfig(name="bare"),
+    ]
+    made = Prompter(models, RoutingConfig(), metrics)
+    yield made
+    made.close()
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+async def test_prompts_are_counted_by_exactness(prompter: Prompter, metrics: Metrics) -> None:
+    await prompter.chat("m", user("the"), "")
+    await prompter.completion("m", {"prompt": "the"}, "")
+    await prompter.chat("bare", user("the"), "")
+    assert metrics.value("headrace_prompts_total", "m", "true") == 2
+    assert metrics.value("headrace_prompts_total", "m", "false") == 0
+    assert metrics.value("headrace_prompts_total", "bare", "false") == 1
+
+
+async def test_salts_share_nothing(prompter: Prompter) -> None:
+    doc = {"prompt": list(range(640))}
+    one = await prompter.completion("m", doc, "tenant one")
+    again = await prompter.completion("m", doc, "tenant one")
+    two = await prompter.completion("m", doc, "tenant two")
+    assert one.blocks == again.blocks
+    assert not set(one.blocks) & set(two.blocks)
+
+
+async def test_a_configured_secret_makes_gateways_agree(tmp_path: Path) -> None:
+    def blocks(name: str) -> Prompter:
+        path = tmp_path / name
+        path.write_text(f"{name}\n")
+        config = RoutingConfig(secret=Secret(f"file:{path}"))
+        return Prompter([ModelConfig(name="m")], config)
+
+    doc = {"prompt": list(range(640))}
+    one, same, other = blocks("a"), blocks("a"), blocks("b")
+    drawn = Prompter([ModelConfig(name="m")], RoutingConfig())
+    results = [list((await p.completion("m", doc, "")).blocks) for p in (one, same, other, drawn)]
+    assert results[0] == results[1]
+    assert len({result[0] for result in results}) == 3
+
+
+@pytest.mark.parametrize(
+    ("doc", "aside"),
+    [
+        (user("the fox " * 100), False),
+        (user("the fox " * 20_000), True),
+        ({"messages": [{"role": "user", "content": "x"}] * 2000}, True),
+    ],
+)
+async def test_large_prompts_leave_the_loops_thread(
+    prompter: Prompter, monkeypatch: pytest.MonkeyPatch, doc: dict[str, Any], aside: bool
+) -> None:
+    threads = []
+    chat = ServedModel.chat
+
+    def spy(self: ServedModel, *args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread())
+        return chat(self, *args, **options)
+
+    monkeypatch.setattr(ServedModel, "chat", spy)
+    prompt = await prompter.chat("m", doc, "s")
+    assert (threads[0] is not threading.main_thread()) is aside
+    expected = ServedModel.chat(prompter._models["m"], doc, prompter._seed("m", "s"), patient=False)
+    assert prompt == expected
+
+
+async def test_large_completions_too(prompter: Prompter) -> None:
+    small = await prompter.completion("m", {"prompt": [1, 2]}, "")
+    assert prompter._threads is None
+    large = await prompter.completion("m", {"prompt": [1, 2] * 5000}, "")
+    assert prompter._threads is not None
+    assert (small.length, large.length) == (2, 10_000)
+
+
+async def test_faults_in_large_prompts_come_back(prompter: Prompter) -> None:
+    with pytest.raises(BadRequest):
+        await prompter.chat("m", user("x" * 100_000 + "\ud800"), "")
+    doc = {"messages": [*user("x" * 100_000)["messages"], {"role": "forbidden", "content": ""}]}
+    with pytest.raises(BadRequest, match="no forbidden"):
+        await prompter.chat("m", doc, "")
+
+
+async def test_length_check(prompter: Prompter) -> None:
+    prompt = await prompter.completion("m", {"prompt": [1] * 8}, "")
+    prompter.check_length("m", prompt, 2)
+    with pytest.raises(BadRequest):
+        prompter.check_length("m", prompt, 3)
+
+
+def test_names_and_aliases(prompter: Prompter) -> None:
+    assert prompter.resolve("alias") == prompter.resolve("m") == "m"
+    for name in ("nope", None, 5, ["m"]):
+        with pytest.raises(NotFound) as caught:
+            prompter.resolve(name)
+        assert caught.value.reason == "model_not_found"
+    assert len(str(caught.value)) < 500
+
+
+def test_two_models_of_one_name_are_refused() -> None:
+    models = [ModelConfig(name="a", aliases=("x",)), ModelConfig(name="b", aliases=("x",))]
+    with pytest.raises(ConfigError, match="'x'"):
+        Prompter(models, RoutingConfig())
+
+
+async def test_works_without_metrics() -> None:
+    prompter = Prompter([ModelConfig(name="m")], RoutingConfig())
+    assert (await prompter.chat("m", user("hi"), "")).length > 0
