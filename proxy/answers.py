@@ -7,6 +7,7 @@ the SDKs take a clean end without `[DONE]` for success.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -32,8 +33,10 @@ def error_object(error: GatewayError, request_id: str) -> dict[str, Any]:
 
 
 def error_event(error: GatewayError, request_id: str, *, mid_event: bool) -> bytes:
-    """One terminal SSE event. `mid_event`: an event was cut, so close it with an empty line."""
-    data = b"data: " + orjson.dumps(error_object(error, request_id)) + b"\n\n"
+    """One terminal SSE event. `mid_event`: an event was cut, so close it with an empty line.
+    In ASCII, because some clients take U+2028 and the like for the end of a line."""
+    text = json.dumps(error_object(error, request_id), separators=(",", ":"))
+    data = b"data: %b\n\n" % text.encode("ascii")
     return b"\n\n" + data if mid_event else data
 
 

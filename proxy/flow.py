@@ -7,12 +7,15 @@ instant by which something must have happened, and one sweep compares. Accuracy:
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 NEVER = math.inf
+
+_log = logging.getLogger("headrace.flow")
 
 
 class Watched(Protocol):
@@ -57,9 +60,12 @@ class Watchdog:
         self._on_tick.append(call)
 
     def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
         now = time.monotonic()
         for watched in [w for w in self._watched if w.deadline_at <= now]:
-            watched.on_deadline(now)
+            try:
+                watched.on_deadline(now)
+            except Exception:  # one that fails must not cost all others their deadlines
+                _log.exception("the deadline of %r failed", watched)
         for call in self._on_tick:
             call(now)
-        self._timer = self._loop.call_later(self._tick_s, self._tick)

@@ -16,6 +16,7 @@ from core.errors import (
     BadRequest,
     ExpectationFailed,
     HeadersTooLarge,
+    MethodNotAllowed,
     PayloadTooLarge,
     UnsupportedMediaType,
 )
@@ -55,11 +56,13 @@ class Framing:
 
 def check_raw_head(head: bytes) -> None:
     """Refuse a head whose bytes can be read in two ways. `head` ends with an empty line."""
-    if _REQUEST_LINE.match(head) is None:
+    request_line = _REQUEST_LINE.match(head)
+    if request_line is None:
         raise BadRequest(
             "The request line must be METHOD /path HTTP/1.1 in origin form.",
             code="bad_request_line",
         )
+    check_method(request_line[1].decode("ascii"))
     lines = head.count(b"\n")
     if head.count(b"\r\n") != lines or head.count(b"\r") != lines:
         raise BadRequest("A header line ends with a bare CR or LF.", code="bad_line_ending")
@@ -67,6 +70,16 @@ def check_raw_head(head: bytes) -> None:
         raise BadRequest("A header contains a control character.", code="bad_header")
     if b"\r\n " in head or b"\r\n\t" in head:
         raise BadRequest("Folded header lines are not accepted.", code="bad_header")
+
+
+def check_method(method: str) -> None:
+    """Refuse what nothing here answers; CONNECT and the like would change the framing besides."""
+    if method not in METHODS:
+        allowed = ", ".join(sorted(METHODS))
+        raise MethodNotAllowed(
+            f"The methods that are answered are {allowed}.",
+            headers=[(b"allow", allowed.encode("ascii"))],
+        )
 
 
 def check_partial_head(data: bytes, limits: ListenLimits) -> None:

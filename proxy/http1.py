@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
@@ -29,6 +30,9 @@ _MAX_FRAMING = 65_536  # chunk sizes, extensions and trailers of one chunked bod
 _FEW_CHUNKS = 1024  # so many chunks may be as small as they like
 _SMALL_CHUNK = 16
 _LINGER_S = 1.0
+_RATE_GRACE_S = 5.0  # a body's rate is not judged earlier: one lost packet costs a second or more
+_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
+_FRAMING_FIELDS = frozenset({b"content-length", b"transfer-encoding"})
 _REASONS = {s.value: s.phrase.encode("ascii") for s in HTTPStatus} | {499: b"Client Closed Request"}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -79,9 +83,9 @@ class Http1Exchange:
         connection = self._connection
         if connection is None or not data:
             return
-        self.bytes_sent += len(data)
         if self.request.method == "HEAD":
             return
+        self.bytes_sent += len(data)
         if self._chunked:
             data = b"%b%x\r\n%b\r\n" % (self._head, len(data), data)
         elif self._head:
@@ -140,8 +144,8 @@ class Http1Connection(asyncio.Protocol):
     # --- the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast: uvloop's transports are no subclass of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=65_536)
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) and peer else "unix"
@@ -167,7 +171,7 @@ class Http1Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        if self._exchange is not None:
+        if self._exchange is not None or self._paused:
             self._buffer_early(data)
             return
         try:
@@ -187,9 +191,13 @@ class Http1Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        if not self._closing:
-            self.deadline_at = NEVER
-        if self._exchange is not None and self._exchange.source is not None:
+        if self._closing:
+            return
+        if self._exchange is None:
+            self._await_request()
+            return
+        self.deadline_at = NEVER
+        if self._exchange.source is not None:
             self._exchange.source.resume_reading()
 
     def on_deadline(self, now: float) -> None:
@@ -200,7 +208,7 @@ class Http1Connection(asyncio.Protocol):
         elif self._framing is not None:
             elapsed = now - self._body_started_at
             if elapsed < timeouts.body_s and self._received >= timeouts.body_min_rate * elapsed:
-                self.deadline_at = now + 1.0
+                self.deadline_at = min(now + 1.0, self._body_started_at + timeouts.body_s)
                 return
             self._refuse(RequestTimeout("The body did not arrive in time."))
         elif self._buffer:
@@ -211,8 +219,9 @@ class Http1Connection(asyncio.Protocol):
     # --- reading a request
 
     def _read_head(self) -> None:
-        while self._buffer.startswith(b"\r\n"):  # RFC 9112 section 2.2
-            self._buffer = self._buffer[2:]
+        empty = _EMPTY_LINES.match(self._buffer)  # RFC 9112 section 2.2
+        if empty is not None:
+            self._buffer = self._buffer[empty.end() :]
         if not self._buffer:
             return
         if not self._received_at:
@@ -235,6 +244,9 @@ class Http1Connection(asyncio.Protocol):
         self._version = parser.get_http_version()
         self.keep_alive = parser.should_keep_alive()
         framing = gate.check_head(self._version, self._headers, limits)
+        if framing.length is None and self._complete:
+            # With Upgrade, llhttp takes what follows the head for another protocol.
+            raise BadRequest("Upgrade is not supported.", code="bad_framing")
         self._framing = framing
         self._body = []
         self._received = self._decoded = 0
@@ -243,7 +255,9 @@ class Http1Connection(asyncio.Protocol):
             self._buffer = rest
             self._request_complete()
             return
-        self.deadline_at = self._body_started_at + 1.0
+        self.deadline_at = self._body_started_at + min(
+            _RATE_GRACE_S, self._listener.timeouts.body_s
+        )
         if framing.expects_continue and not rest:
             self.write(_CONTINUE)
         if rest:
@@ -286,9 +300,10 @@ class Http1Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            if self._framing is not None:
-                raise BadRequest("Upgrade is not supported.", code="bad_framing") from None
+            pass  # an offer that is not taken up (RFC 9110 section 7.8)
         except httptools.HttpParserError:
+            if self._framing is not None and self._complete:
+                return  # what came behind a complete body is dropped, good or bad
             raise BadRequest("The request is not valid HTTP/1.1.", code="bad_http") from None
 
     def _request_complete(self) -> None:
@@ -324,7 +339,8 @@ class Http1Connection(asyncio.Protocol):
             self._buffer += data
 
     def _read_pipelined(self) -> None:
-        if self._exchange is None and self._framing is None and self._buffer:
+        idle = self._exchange is None and self._framing is None and not self._paused
+        if idle and self._buffer:
             data, self._buffer = self._buffer, b""
             self.data_received(data)
 
@@ -335,8 +351,12 @@ class Http1Connection(asyncio.Protocol):
             self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._complete:
-            self._headers.append((name.lower(), value))
+        if self._complete:
+            return
+        name = name.lower()
+        if name not in _FRAMING_FIELDS:  # those are judged as they came
+            value = value.rstrip(b" \t")
+        self._headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
         if not self._complete:
@@ -381,12 +401,14 @@ class Http1Connection(asyncio.Protocol):
         self._received_at = 0.0
         if self._lingering:
             self._linger()
-            return
+        elif not (self._paused and self.keep_alive):
+            self._await_request()  # otherwise it waits until the client reads this answer
+
+    def _await_request(self) -> None:
         if not self.keep_alive or self._listener.draining:
             self._close()
             return
-        if not self._paused:
-            self.deadline_at = self._listener.now() + self._listener.timeouts.keep_alive_s
+        self.deadline_at = self._listener.now() + self._listener.timeouts.keep_alive_s
         if self._buffer:  # not from here: the caller is still finishing its own work
             self._listener.loop.call_soon(self._read_pipelined)
 
@@ -413,8 +435,8 @@ class Http1Connection(asyncio.Protocol):
         self._buffer = b""
         request = Request("", "", "", (), b"", self._peer, "1.1", self._received_at, 0.0)
         self._exchange = exchange = Http1Exchange(self, request)
-        self._listener.refused(exchange, error)
         answer_error(exchange, error, [(b"x-request-id", exchange.id.encode("ascii"))])
+        self._listener.refused(exchange, error)
 
     def _close(self) -> None:
         """Flush what was written, then close; a peer that does not read is cut off."""

@@ -38,7 +38,8 @@ class Upstream(Protocol):
 class RelayTimeouts(Protocol):
     """Seconds. `first_token_s`: until the first event of a stream; `response_s`: until an
     answer that is not streamed is complete; `idle_s`: between two reads of a stream;
-    `heartbeat_s`: how long the replica's comments alone are held back."""
+    `heartbeat_s`: how long the replica's comments alone are held back; `total_s`: a whole
+    exchange (None: no bound)."""
 
     @property
     def first_token_s(self) -> float: ...
@@ -52,6 +53,9 @@ class RelayTimeouts(Protocol):
     @property
     def heartbeat_s(self) -> float: ...
 
+    @property
+    def total_s(self) -> float | None: ...
+
 
 class Relay:
     """One attempt to answer `exchange` from one replica: the handler of the upstream response
@@ -62,6 +66,7 @@ class Relay:
         "_begun",
         "_body",
         "_done",
+        "_end_at",
         "_exchange",
         "_on_first_event",
         "_own_headers",
@@ -102,7 +107,9 @@ class Relay:
         self._active = False
         self._begun = False
         now = self.now()
-        self.deadline_at = now + (timeouts.first_token_s if stream else timeouts.response_s)
+        self._end_at = NEVER if timeouts.total_s is None else now + timeouts.total_s
+        first_s = timeouts.first_token_s if stream else timeouts.response_s
+        self.deadline_at = min(now + first_s, self._end_at)
         self.heartbeat_at = now + timeouts.heartbeat_s
         self.committed = False
         self.status = 0
@@ -176,9 +183,11 @@ class Relay:
 
     def on_deadline(self, now: float) -> None:
         """The sweep came by after `deadline_at`."""
-        if self._begun and self._active:
+        if now >= self._end_at:
+            self.fail(UpstreamTimeout("The exchange took longer than allowed.", phase="total"))
+        elif self._begun and self._active:
             self._active = False
-            self.deadline_at = now + self._timeouts.idle_s
+            self.deadline_at = min(now + self._timeouts.idle_s, self._end_at)
         elif self._begun:
             self.fail(UpstreamTimeout("The replica sent nothing for too long.", phase="idle"))
         else:
@@ -193,7 +202,7 @@ class Relay:
         if not self._begun:
             self._begun = True
             now = self.now()
-            self.deadline_at = now + self._timeouts.idle_s
+            self.deadline_at = min(now + self._timeouts.idle_s, self._end_at)
             self._on_first_event(now)
 
     def start(self, length: int | None) -> None:

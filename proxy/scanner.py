@@ -14,8 +14,10 @@ from typing import Any
 import orjson
 
 _BOUNDARY = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
-_DATA_LINE = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
+_DATA_LINE = re.compile(rb"^(?:\xef\xbb\xbf)?data:[ ]?(.*)$", re.MULTILINE)
+_USAGE_OBJECT = re.compile(rb'"usage"\s*:\s*\{')  # a real member: in a string it is \"usage\"
 _MAX_EVENT = 65_536  # what we look for (usage, error, [DONE]) is far smaller
+_OVERLONG = b"data: ..."  # stands for the start of an event that is longer
 
 
 def event_data(event: bytes) -> bytes | None:
@@ -80,34 +82,41 @@ class EventScanner:
 
     def push(self, data: bytes) -> bytes:
         """Take the next bytes of the stream, return what may be relayed now."""
-        if not self._tail and data[-2:] == b"\n\n" and b"\r" not in data:
-            if b'"usage"' not in data and b"[DONE]" not in data and b'"error"' not in data:
-                if data[:1] != b":":
-                    self.events += data.count(b"\n\n")
+        if (
+            not self._tail
+            and data[-2:] == b"\n\n"
+            and b'"usage"' not in data
+            and b"[DONE]" not in data
+            and b'"error"' not in data
+            and b"\r" not in data
+            and data[:5] == b"data:"
+        ):
+            events = data.count(b"\n\n")
+            if events == 1 or data.count(b"\n\ndata:") == events - 1:
+                self.events += events
                 return data
-            return self._inspect(data, 0) if self._strip else self._observed(data)
-        return self._push_partial(data)
+        return self._push_slowly(data)
 
-    def _observed(self, data: bytes) -> bytes:
-        self._inspect(data, 0)
-        return data
+    def finish(self) -> bytes:
+        """The stream has ended: look at what came last, return what was held back. A final CR
+        no longer waits for its LF, and some servers leave out the last empty line."""
+        tail, self._tail = self._tail, b""
+        return self._inspect(tail, self._relayed)
 
-    def _push_partial(self, data: bytes) -> bytes:
-        joined = self._tail + data
+    def _push_slowly(self, data: bytes) -> bytes:
+        joined = self._tail + data if self._tail else data
         end = _last_boundary(joined)
         whole, tail = joined[:end], joined[end:]
-        if self._strip:
-            out = self._inspect(whole, self._relayed)
-            relayed = max(0, self._relayed - end)
-            if relayed or len(tail) > _MAX_EVENT:  # no usage chunk, or too late to hold it
-                out += tail[relayed:]
-                relayed = len(tail)
-        else:
-            self._inspect(whole, 0)
-            out = data
+        out = self._inspect(whole, self._relayed)
+        relayed = max(0, self._relayed - end)
+        if relayed or not self._strip or len(tail) > _MAX_EVENT:
+            out += tail[relayed:]
             relayed = len(tail)
-        self._tail = tail[-_MAX_EVENT:]
-        self._relayed = min(relayed, len(self._tail))
+        if len(tail) > _MAX_EVENT:  # nothing that we look for: only its end matters from here on
+            tail = _OVERLONG + tail[-3:]
+            relayed = len(tail)
+        self._tail = tail
+        self._relayed = relayed
         return out
 
     def _inspect(self, whole: bytes, relayed: int) -> bytes:
@@ -130,11 +139,10 @@ class EventScanner:
         data = event_data(event.rstrip(b"\r\n"))
         if data is None:
             return False
-        if data == b"[DONE]":
+        if data.startswith(b"[DONE]"):
             self.terminated = True
             return False
-        has_usage = b'"usage"' in data
-        if not has_usage and b'"error"' not in data:
+        if _USAGE_OBJECT.search(data) is None and b'"error"' not in data:
             self.events += 1
             return False
         document = _parse(data)

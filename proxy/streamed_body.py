@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from core.errors import UpstreamError, UpstreamProtocolError
+from core.errors import UpstreamError
 from proxy.scanner import EventScanner, error_in, event_data, first_event_end
 
 if TYPE_CHECKING:
@@ -58,14 +58,20 @@ class StreamedBody:
                 self._first_event(event)
                 return
             self._looked_at = end
-        if len(held) > _MAX_HELD:
-            self._relay.fail(UpstreamProtocolError("The replica's first event is too large."))
-        elif self._looked_at == len(held) and self._relay.now() >= self._relay.heartbeat_at:
-            self._commit()
+        due = self._looked_at == len(held) and self._relay.now() >= self._relay.heartbeat_at
+        if due or len(held) > _MAX_HELD:  # so long a first event is no error
             self._relay.use(self._forward_comments)
+            self._commit()
 
     def end(self) -> None:
+        if self._held:
+            event = event_data(self._held[self._looked_at :].rstrip(b"\r\n"))
+            if event is not None:  # the only event, without its empty line
+                self._first_event(event)
+        last = self._scanner.finish()
         if self._scanner.terminated:
+            if last:
+                self._write(last)
             self._relay.complete()
         else:
             self._relay.fail(UpstreamError("The replica ended the stream without its terminator."))
@@ -101,7 +107,8 @@ def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:
     """An error event at the very start of a stream, with the status that it should have had."""
     code = error.get("code")
     message = str(error.get("message") or "The replica reported an error.")
-    status = code if isinstance(code, int) and 400 <= code <= 599 else 502
+    passed = isinstance(code, int) and 400 <= code <= 599 and code not in (401, 403)
+    status = code if passed else 502  # 401 and 403 are about the gateway's own credentials
     failure = UpstreamError(
         message,
         code="upstream_overloaded" if status == 503 else "upstream_error",

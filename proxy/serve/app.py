@@ -64,7 +64,7 @@ def prepare(config: Config) -> Prepared:
     """Build what the workers share. Raises ConfigError; binds nothing and starts nothing."""
     now = datetime.now(UTC)
     tls = None if config.listen.tls == "off" else server_context(config.listen.tls, now)
-    board = None if config.auth == "none" else Board(len(config.auth.issuers))
+    board = None if config.auth == "none" else Board()
     metrics_board = MetricsBoard(config.workers)
     prepared = Prepared(
         config=config,
@@ -109,9 +109,12 @@ class Worker:
         self._watchdog = Watchdog()
         self._authenticator = _authenticator(prepared, metrics)
         self._limiter = Limiter(config.limits or LimitsConfig(), metrics)
-        self._registry = Registry(config.replicas, config.upstream, metrics, clock)
+        self._registry = Registry(
+            config.replicas, config.upstream, metrics, clock, contexts=prepared.upstream_tls
+        )
         self._pool = Pool(config.replicas, config.upstream, metrics, clock, prepared.upstream_tls)
         self._registry.on_refused = self._pool.refused
+        self._registry.activity = self._pool.activity
         self._log = AccessLog(config.log.access, metrics)
         observer = Observer(log=self._log, metrics=metrics, clock=clock)
         retries = config.upstream.retries

@@ -269,3 +269,16 @@ async def test_a_slow_client_pauses_the_replica() -> None:
     s.exchange.source.resume_reading()
     assert not s.upstream.paused
     s.task.cancel()
+
+
+async def test_a_total_bound_ends_even_a_stream_that_flows() -> None:
+    s = Setting(timeouts=Timeouts(idle_s=3.0, total_s=8.0))
+    await asyncio.sleep(0)
+    s.relay.on_head(200, SSE_HEADERS)
+    s.relay.on_body(EVENT)
+    for _ in range(3):
+        s.relay.on_body(EVENT)
+        s.relay.on_deadline(s.relay.deadline_at)
+    error = await s.outcome()
+    assert isinstance(error, UpstreamTimeout)
+    assert error.phase == "total"

@@ -11,7 +11,7 @@ from routing.index import Expectation, PrefixIndex, Target
 
 def chain(*labels: str) -> list[int]:
     """Block hashes of a path in a tree: equal prefix, equal hashes."""
-    return [xxh3_64_intdigest("/".join(labels[: k + 1])) for k in range(len(labels))]
+    return [xxh3_64_intdigest("/".join(labels[: k + 1]).encode()) for k in range(len(labels))]
 
 
 def path(text: str) -> list[int]:

@@ -87,12 +87,13 @@ def test_identical_costs_in_one_tick_spread_evenly(bench: Callable[..., Bench]) 
 
 
 def test_misses_one_after_another_are_balanced(bench: Callable[..., Bench]) -> None:
+    # Ties fall by a hash of the prompt: with 1,000 prompts a replica 1.1 is three deviations off.
     made = bench(8)
-    for labels in (0, 20):
+    for labels in (0, 4):
         counts = Counter(
-            made.serve(prompt(*[f"{labels}.{n}.{k}" for k in range(labels)])) for n in range(2400)
+            made.serve(prompt(*[f"{labels}.{n}.{k}" for k in range(labels)])) for n in range(8000)
         )
-        assert max(counts.values()) / (2400 / 8) <= 1.1
+        assert max(counts.values()) / (8000 / 8) <= 1.1
 
 
 def test_misses_at_once_are_balanced(bench: Callable[..., Bench]) -> None:

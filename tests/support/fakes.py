@@ -48,6 +48,7 @@ class Timeouts:
     response_s: float = 20.0
     idle_s: float = 5.0
     heartbeat_s: float = 15.0
+    total_s: float | None = None
 
 
 class FakeExchange:
