@@ -86,6 +86,16 @@ def test_identical_costs_in_one_tick_spread_evenly(bench: Callable[..., Bench]) 
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
+@pytest.mark.parametrize("number", [2, 3, 17, 256])
+def test_no_replica_gets_more_than_its_share(bench: Callable[..., Bench], number: int) -> None:
+    made = bench(number)
+    counts = Counter(
+        made.pick(prompt(f"{n}", tokens=1024)).replica.id for n in range(number * 2 + 1)
+    )
+    assert len(counts) == number
+    assert max(counts.values()) <= 3
+
+
 def test_misses_one_after_another_are_balanced(bench: Callable[..., Bench]) -> None:
     # Ties fall by a hash of the prompt: with 1,000 prompts a replica 1.1 is three deviations off.
     made = bench(8)
