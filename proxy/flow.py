@@ -65,7 +65,7 @@ class Watchdog:
         for watched in [w for w in self._watched if w.deadline_at <= now]:
             try:
                 watched.on_deadline(now)
-            except Exception:  # one that fails must not cost all others their deadlines
+            except Exception:  # noqa: BLE001 - one that fails must not cost all others their deadlines
                 _log.exception("the deadline of %r failed", watched)
         for call in self._on_tick:
             call(now)

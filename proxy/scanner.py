@@ -145,20 +145,21 @@ class EventScanner:
         if _USAGE_OBJECT.search(data) is None and b'"error"' not in data:
             self.events += 1
             return False
-        document = _parse(data)
-        if document is None:
-            self.events += 1
-            return False
-        if document.get("error") and not document.get("choices"):
+        return self._look_into(data)
+
+    def _look_into(self, data: bytes) -> bool:
+        document = _parse(data) or {}
+        choices = document.get("choices")
+        if document.get("error") and not choices:
             self.error = error_in(data)
             return False
         usage = document.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
-        if document.get("choices") or usage is None:
-            self.events += 1
-            return False
-        return self._strip and document.get("choices") == []
+            if not choices:
+                return self._strip and choices == []
+        self.events += 1
+        return False
 
 
 def _last_boundary(data: bytes) -> int:

@@ -107,8 +107,9 @@ def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:
     """An error event at the very start of a stream, with the status that it should have had."""
     code = error.get("code")
     message = str(error.get("message") or "The replica reported an error.")
-    passed = isinstance(code, int) and 400 <= code <= 599 and code not in (401, 403)
-    status = code if passed else 502  # 401 and 403 are about the gateway's own credentials
+    status = code if isinstance(code, int) and 400 <= code <= 599 else 502
+    if status in (401, 403):
+        status = 502  # about the gateway's own credentials, not the client's
     failure = UpstreamError(
         message,
         code="upstream_overloaded" if status == 503 else "upstream_error",
