@@ -17,7 +17,8 @@ class ModelConfig(Section):
     Without `tokenizer` prompts are estimated from their bytes. `chat_template` is a Jinja file or
     a `tokenizer_config.json` that holds one. `chat_template_kwargs` lists the variables that a
     request may set (None: every variable the template reads). `multimodal` admits content parts
-    that are not text.
+    that are not text. `max_prompt_bytes` bounds the work that one prompt can make: a megabyte
+    without a space takes half a second to encode.
     """
 
     name: str
@@ -29,7 +30,7 @@ class ModelConfig(Section):
     bos_token: str | None = None
     eos_token: str | None = None
     max_model_len: int | None = None
-    max_prompt_bytes: int = 16 * 1024 * 1024
+    max_prompt_bytes: int = 4 * 1024 * 1024
     chat_template_kwargs: tuple[str, ...] | None = None
     multimodal: bool = False
 

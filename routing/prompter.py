@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from core.errors import ConfigError, NotFound
@@ -20,6 +20,7 @@ from core.prompt import Prompt
 from routing.blocks import seed
 from routing.config import ModelConfig, RoutingConfig
 from routing.served_model import ServedModel
+from routing.tokenizer import load_tokenizer
 from routing.weight import exceeds
 
 _SEEDS = 4096
@@ -44,6 +45,7 @@ class Prompter:
         # Without a configured secret one is drawn: workers forked from this process share it.
         secret = config.secret.reveal().encode() if config.secret else os.urandom(32)
         self._seed = lru_cache(_SEEDS)(partial(seed, secret))
+        load = cache(load_tokenizer)  # models that share a file share its memory
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, str] = {}
         for model in models:
@@ -53,7 +55,7 @@ class Prompter:
                         f"two models answer to the name {name!r}; rename one of them or its alias"
                     )
                 self._names[name] = model.name
-            self._models[model.name] = ServedModel(model, config.block_tokens)
+            self._models[model.name] = ServedModel(model, config.block_tokens, load)
         self._counters: dict[tuple[str, bool], Callable[[], None]] = {}
         self._threads: ThreadPoolExecutor | None = None
         if metrics is not None:

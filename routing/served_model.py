@@ -6,7 +6,7 @@ Pure but for the loading of its files: plain calls that any thread may make.
 from __future__ import annotations
 
 import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from core.errors import BadRequest
@@ -15,7 +15,7 @@ from routing.blocks import TOKEN_BYTES, chain
 from routing.config import ModelConfig
 from routing.messages import Conversation, canonical, dump_tools, normalise
 from routing.template import load_template
-from routing.tokenizer import load_tokenizer
+from routing.tokenizer import Tokenizer, load_tokenizer
 from routing.weight import exceeds
 
 _MEDIA_TOKENS = 1024
@@ -30,13 +30,18 @@ class ServedModel:
     """A model with its tokenizer and chat template (either may be missing).
 
     `inline_bytes`: up to which weight a prompt is cheaper made on the event loop's thread.
-    Raises ConfigError when a file is missing or broken.
+    `load` loads a tokenizer. Raises ConfigError when a file is missing or broken.
     """
 
-    def __init__(self, config: ModelConfig, block_tokens: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        block_tokens: int,
+        load: Callable[[str], Tokenizer] = load_tokenizer,
+    ) -> None:
         self._config = config
         self._block_tokens = block_tokens
-        self._tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
+        self._tokenizer = None if config.tokenizer is None else load(config.tokenizer)
         self._template = load_template(config)
         self.inline_bytes = (
             _INLINE_ESTIMATE_BYTES if self._tokenizer is None else self._tokenizer.inline_bytes
@@ -72,7 +77,7 @@ class ServedModel:
         if patient:
             patient = exceeds([conversation.messages, tools, doc.get("documents")], _PATIENT_ABOVE)
         text = template.render(conversation.messages, tools, doc, patient=patient)
-        self._check_bytes(len(text), "messages")
+        self._check_bytes([text], "messages")
         if self._tokenizer is None:
             return self._estimate([_utf8(text)], start)
         ids = self._tokenizer.encode(text, special=doc.get("add_special_tokens") is True)
@@ -94,7 +99,7 @@ class ServedModel:
         else:
             lists = prompt if isinstance(prompt[0], list) else [prompt]
             return self._exact([_ids(numbers) for numbers in lists], doc, start)
-        self._check_bytes(sum(map(len, texts)), "prompt")
+        self._check_bytes(texts, "prompt")
         if self._tokenizer is None:
             return self._estimate([_utf8(text) for text in texts], start)
         special = doc.get("add_special_tokens") is not False
@@ -165,11 +170,16 @@ class ServedModel:
         size = keep * TOKEN_BYTES
         return ids[:size] if doc.get("truncation_side") == "right" else ids[-size:]
 
-    def _check_bytes(self, size: int, param: str) -> None:
-        if size > self._config.max_prompt_bytes:
+    def _check_bytes(self, texts: list[str], param: str) -> None:
+        limit = self._config.max_prompt_bytes
+        size = sum(map(len, texts))
+        if size * 4 <= limit:  # no character takes more bytes than four
+            return
+        if size <= limit:
+            size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        if size > limit:
             raise BadRequest(
-                f"the prompt has {size} characters; this gateway accepts at most "
-                f"{self._config.max_prompt_bytes} bytes",
+                f"the prompt has {size} bytes or more; this gateway accepts at most {limit}",
                 code="context_length_exceeded",
                 param=param,
             )

@@ -123,7 +123,7 @@ def load_tokenizer(path: str) -> Tokenizer:
 def _fallback(path: str, text: str, refusal: Exception) -> Tokenizer:
     try:
         slow = HuggingFaceTokenizer(tokenizers.Tokenizer.from_str(text))
-    except Exception as error:
+    except Exception as error:  # `tokenizers` raises nothing narrower
         raise ConfigError(
             f"the tokenizer {path} cannot be used ({error}); "
             "give the `tokenizer.json` that came with the model"

@@ -139,3 +139,17 @@ def test_two_models_of_one_name_are_refused() -> None:
 async def test_works_without_metrics() -> None:
     prompter = Prompter([ModelConfig(name="m")], RoutingConfig())
     assert (await prompter.chat("m", user("hi"), "")).length > 0
+
+
+def test_models_that_share_a_tokenizer_share_its_memory(small_tokenizer: str) -> None:
+    models = [ModelConfig(name=name, tokenizer=FilePath(small_tokenizer)) for name in "ab"]
+    prompter = Prompter(models, RoutingConfig())
+    one, two = prompter._models.values()
+    assert one._tokenizer is two._tokenizer is not None
+
+
+def test_a_broken_file_is_found_when_built(tmp_path: Path) -> None:
+    for field in ("tokenizer", "chat_template"):
+        path = FilePath(tmp_path / "absent")
+        with pytest.raises(ConfigError, match="absent"):
+            Prompter([ModelConfig(name="m", **{field: path})], RoutingConfig())

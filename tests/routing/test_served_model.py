@@ -245,12 +245,20 @@ def test_truncation_keeps_the_right_end(exact: ServedModel) -> None:
     assert right == exact.completion({"prompt": ids[:64]}, 1).blocks
 
 
-def test_prompts_beyond_the_cap_are_refused_before_encoding(exact: ServedModel) -> None:
-    for doc in ({"messages": [{"role": "user", "content": "x" * 10_000}]},):
-        with pytest.raises(BadRequest, match="accepts at most 10000"):
-            exact.chat(doc, 1, patient=False)
+@pytest.mark.parametrize("letter", ["x", "ü", "東"])
+def test_prompts_beyond_the_cap_are_refused_before_encoding(
+    exact: ServedModel, letter: str
+) -> None:
+    number = 10_000 // len(letter.encode())
+    assert exact.completion({"prompt": letter * number}, 1).length > 0
     with pytest.raises(BadRequest, match="accepts at most 10000"):
-        exact.completion({"prompt": ["x" * 6000, "y" * 6000]}, 1)
+        exact.completion({"prompt": letter * (number + 1)}, 1)
+    with pytest.raises(BadRequest, match="accepts at most 10000"):
+        exact.completion({"prompt": [letter * (number - 5), "yyyyyyyyyyyyyyyy"]}, 1)
+    messages = [{"role": "user", "content": letter * number}]
+    with pytest.raises(BadRequest, match="accepts at most 10000") as caught:
+        exact.chat({"messages": messages}, 1, patient=False)
+    assert caught.value.param == "messages"
 
 
 def test_text_that_is_not_unicode_is_refused(exact: ServedModel, bare: ServedModel) -> None:
