@@ -254,7 +254,7 @@ def test_prompts_beyond_the_cap_are_refused_before_encoding(
     with pytest.raises(BadRequest, match="accepts at most 10000"):
         exact.completion({"prompt": letter * (number + 1)}, 1)
     with pytest.raises(BadRequest, match="accepts at most 10000"):
-        exact.completion({"prompt": [letter * (number - 5), "yyyyyyyyyyyyyyyy"]}, 1)
+        exact.completion({"prompt": [letter * (number - 5), "y" * 40]}, 1)
     messages = [{"role": "user", "content": letter * number}]
     with pytest.raises(BadRequest, match="accepts at most 10000") as caught:
         exact.chat({"messages": messages}, 1, patient=False)
