@@ -19,7 +19,7 @@ HELLO = [{"role": "user", "content": "the quick brown fox"}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4000}}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def exact(small_tokenizer: str, small_template: str) -> ServedModel:
     config = ModelConfig(
         name="m",
@@ -32,7 +32,7 @@ def exact(small_tokenizer: str, small_template: str) -> ServedModel:
     return ServedModel(config, 64)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bare() -> ServedModel:
     return ServedModel(ModelConfig(name="bare"), 64)
 
