@@ -22,7 +22,7 @@ _OVERLONG = b"data: ..."  # stands for the start of an event that is longer
 
 def event_data(event: bytes) -> bytes | None:
     """The data of one event without its ending, or None for a comment or an empty event."""
-    if event.startswith(b"data: ") and b"\n" not in event and b"\r" not in event:
+    if event[:6] == b"data: " and 10 not in event and 13 not in event:
         return event[6:]
     lines = _DATA_LINE.findall(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
     return b"\n".join(lines) if lines else None
@@ -30,7 +30,7 @@ def event_data(event: bytes) -> bytes | None:
 
 def first_event_end(data: bytes, start: int = 0) -> int:
     """Where the first complete event from `start` ends (past its empty line), or -1."""
-    if b"\r" not in data:
+    if 13 not in data:
         end = data.find(b"\n\n", start)
         return -1 if end < 0 else end + 2
     match = _BOUNDARY.search(data, start)
@@ -41,7 +41,7 @@ def first_event_end(data: bytes, start: int = 0) -> int:
 
 def error_in(data: bytes) -> dict[str, Any] | None:
     """The `error` object of an event's data, or None when it is not an error."""
-    if b'"error"' not in data:
+    if data.find(b'"error"') < 0:
         return None
     document = _parse(data)
     if document is None or document.get("choices") or not document.get("error"):
@@ -82,19 +82,19 @@ class EventScanner:
 
     def push(self, data: bytes) -> bytes:
         """Take the next bytes of the stream, return what may be relayed now."""
+        # By far most pushes are one event on one line. Byte numbers and `find`, because `in`
+        # with bytes costs two to ten times as much.
         if (
             not self._tail
-            and data[-2:] == b"\n\n"
-            and b'"usage"' not in data
-            and b"[DONE]" not in data
-            and b'"error"' not in data
-            and b"\r" not in data
-            and data[:5] == b"data:"
+            and data[:7] == b"data: {"
+            and data.find(10) == len(data) - 2
+            and data[-1] == 10
+            and 13 not in data
         ):
-            events = data.count(b"\n\n")
-            if events == 1 or data.count(b"\n\ndata:") == events - 1:
-                self.events += events
+            if data.rfind(b'"usage"') < 0 and data.rfind(b'"error"') < 0:
+                self.events += 1
                 return data
+            return b"" if self._look_at(data) else data
         return self._push_slowly(data)
 
     def finish(self) -> bytes:
@@ -121,6 +121,9 @@ class EventScanner:
 
     def _inspect(self, whole: bytes, relayed: int) -> bytes:
         """Look at each complete event. `relayed` bytes at the front have been sent before."""
+        if events := _plain_events(whole):
+            self.events += events
+            return whole[relayed:]
         kept: list[bytes] = []
         start = 0
         while start < len(whole):
@@ -142,7 +145,7 @@ class EventScanner:
         if data.startswith(b"[DONE]"):
             self.terminated = True
             return False
-        if _USAGE_OBJECT.search(data) is None and b'"error"' not in data:
+        if _USAGE_OBJECT.search(data) is None and data.find(b'"error"') < 0:
             self.events += 1
             return False
         return self._look_into(data)
@@ -162,10 +165,22 @@ class EventScanner:
         return False
 
 
+def _plain_events(whole: bytes) -> int:
+    """How many events these are, if all of them have data and none needs a look; otherwise 0."""
+    if whole[:5] != b"data:" or 13 in whole:
+        return 0
+    for sought in (b'"usage"', b"[DONE]", b'"error"'):
+        if whole.find(sought) >= 0:
+            return 0
+    events = whole.count(b"\n\n")
+    return events if whole.count(b"\n\ndata:") == events - 1 else 0
+
+
 def _last_boundary(data: bytes) -> int:
     """Where the last complete event ends; 0 when there is none."""
-    if b"\r" not in data:
-        return data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
+    if 13 not in data:
+        last = data.rfind(b"\n\n")
+        return last + 2 if last >= 0 else 0
     end = 0
     while (following := first_event_end(data, end)) >= 0:
         end = following

@@ -64,10 +64,6 @@ class StreamedBody:
             self._commit()
 
     def end(self) -> None:
-        if self._held:
-            event = event_data(self._held[self._looked_at :].rstrip(b"\r\n"))
-            if event is not None:  # the only event, without its empty line
-                self._first_event(event)
         last = self._scanner.finish()
         if self._scanner.terminated:
             if last:
