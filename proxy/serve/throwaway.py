@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-_LIFETIME = datetime.timedelta(days=7)
+_LIFETIME = datetime.timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ PERFORMS = {
     "proxy.serve.app",
     "proxy.serve.commands",
     "proxy.serve.demo",
+    "proxy.serve.demo_parts",
     "proxy.serve.floors",
     "proxy.serve.logs",
     "proxy.serve.supervisor",

@@ -1,0 +1,33 @@
+"""The demo's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from proxy.serve.config import load_config, warnings
+from proxy.serve.demo_parts import MODEL, configuration, make_place
+
+
+def test_the_configuration_is_valid_and_has_every_feature_on(tmp_path: Path) -> None:
+    place = make_place(tmp_path, 0)
+    document = configuration(
+        place,
+        "https://127.0.0.1:1/jwks.json",
+        ["http://127.0.0.1:2", "http://127.0.0.1:3"],
+        "unix:///s",
+    )
+    place.config.write_text(yaml.safe_dump(document))
+    config = load_config(str(place.config))
+    assert config.auth != "none"
+    assert config.listen.tls != "off"
+    assert config.limits is not None
+    assert config.admin is not None
+    assert [replica.model for replica in config.replicas] == [MODEL, MODEL]
+    assert config.models[0].tokenizer is not None
+    assert warnings(config) == []
+
+
+def test_a_port_may_be_asked_for(tmp_path: Path) -> None:
+    assert make_place(tmp_path, 18_443).port == 18_443
