@@ -35,6 +35,7 @@ from proxy.observe import Observer
 from proxy.pipeline import Pipeline, Services
 from proxy.serve.admin import start_admin
 from proxy.serve.config import Config
+from proxy.serve.logs import set_up_logging
 from proxy.sockets import Sockets, connection_limit
 from proxy.tls import server_context
 from ratelimit.config import LimitsConfig
@@ -204,4 +205,12 @@ async def serve(
     ready: Callable[[], None],
 ) -> None:
     """One worker, from its fork to its end."""
-    await Worker(prepared, index).run(sockets, stop, ready)
+    worker = Worker(prepared, index)
+    lost = worker.metrics.counter(
+        "headrace_log_dropped_total", "Lines of the log on stderr that were lost as it was full"
+    )
+    handler = set_up_logging(prepared.config.log.level, lost.inc)
+    try:
+        await worker.run(sockets, stop, ready)
+    finally:
+        handler.close()
