@@ -242,7 +242,6 @@ class Http1Connection(asyncio.Protocol):
         self._feed(parser, head)
         self._method = parser.get_method().decode("ascii")
         self._version = parser.get_http_version()
-        self.keep_alive = parser.should_keep_alive()
         framing = gate.check_head(self._version, self._headers, limits)
         if framing.length is None and self._complete:
             # With Upgrade, llhttp takes what follows the head for another protocol.
@@ -357,6 +356,10 @@ class Http1Connection(asyncio.Protocol):
         if name not in _FRAMING_FIELDS:  # those are judged as they came
             value = value.rstrip(b" \t")
         self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if not self._complete and self._parser is not None:  # later it has forgotten
+            self.keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
         if not self._complete:
