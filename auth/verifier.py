@@ -36,8 +36,6 @@ from core.principal import Principal
 
 MAX_REFUSED = 4096
 REFUSAL = "The credentials are missing or not valid."
-CHALLENGE = ((b"www-authenticate", b"Bearer"),)
-"""RFC 6750 section 3, without a word on what was wrong."""
 
 T = TypeVar("T")
 
@@ -148,7 +146,7 @@ class Authenticator:
         except TokenRefused as error:
             self._count_refused.inc()
             _log.debug("token refused: %s", error)
-            raise Unauthenticated(REFUSAL, headers=CHALLENGE) from None
+            raise Unauthenticated(REFUSAL) from None
         except Unavailable:
             self._count_unavailable.inc()
             raise

@@ -63,7 +63,7 @@ def answer_error(exchange: Exchange, error: GatewayError, headers: Sequence[Head
         *error.headers,
         *retry_headers(error.retry_after_s),
     ]
-    if error.status == 401:
+    if error.status == 401:  # without a word on what was wrong (RFC 6750 section 3)
         all_headers.append((b"www-authenticate", b"Bearer"))
     exchange.start(error.status, all_headers, len(body))
     exchange.write(body)

@@ -53,7 +53,7 @@ class World:
         with pytest.raises(Unauthenticated) as caught:
             await self.show(token)
         assert caught.value.message == REFUSAL
-        assert caught.value.headers == ((b"www-authenticate", b"Bearer"),)
+        assert caught.value.headers == ()  # the challenge is the edge's, for every 401
 
     def counted(self, result: str) -> float:
         return self.metrics.value("headrace_auth_total", result)
