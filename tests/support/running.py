@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import random
+import shutil
 import signal
 import socket
 import ssl
@@ -13,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import yaml
+from client import Answer, Client, ask
+from prometheus_client.parser import text_string_to_metric_families
 
 import proxy
 from core.loading import load
@@ -110,27 +114,40 @@ class InProcess:
 
 
 class Process:
-    """`headrace serve` as a process of its own; `with Process(document) as gateway`."""
+    """`headrace serve` as a process of its own; `with Process(document) as gateway`.
+
+    It listens on `port` of 127.0.0.1 and on whatever else `document` names. Its folder is gone
+    after the block.
+    """
 
     def __init__(self, document: Document) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="headrace-"))
         self.access_path = self.folder / "access.jsonl"
-        self.document = {"admin": {"address": "127.0.0.1:0"}, **document}
-        self.document["log"] = {"access": str(self.access_path)}
-        self.port = free_port()
-        self.admin_port = free_port()
-        self.document["listen"] = {
-            **self.document["listen"],
-            "addresses": [f"127.0.0.1:{self.port}"],
+        self.port, self.admin_port = free_port(), free_port()
+        listen = dict(document["listen"])
+        others = [place for place in listen["addresses"] if place != "127.0.0.1:0"]
+        listen["addresses"] = [f"127.0.0.1:{self.port}", *others]
+        self.document = {
+            **document,
+            "listen": listen,
+            "admin": {"address": f"127.0.0.1:{self.admin_port}"},
+            "log": {"access": str(self.access_path)},
         }
-        self.document["admin"] = {"address": f"127.0.0.1:{self.admin_port}"}
         self._process: subprocess.Popen[bytes] | None = None
-        self.errors = b""
+
+    def __repr__(self) -> str:
+        return f"<Process on {self.port}>"
 
     @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def workers(self) -> list[int]:
+        """The pids of its workers, in the order in which they were started."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return sorted(int(pid) for pid in children.split() if not _is_dead(int(pid)))
 
     def start(self) -> None:
         path = self.folder / "headrace.yaml"
@@ -161,12 +178,20 @@ class Process:
             return [json.loads(line) for line in self.access_path.read_bytes().splitlines()]
         return []
 
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def ended(self, timeout_s: float = 20.0) -> int:
+        """The exit status, once it has one. Blocks: use a thread when the loop has work."""
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
     def stop(self) -> int:
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(20)
+            return self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -176,7 +201,7 @@ class Process:
         try:
             self.wait_listening()
         except BaseException:
-            self.stop()
+            self.__exit__(None, None, None)
             raise
         return self
 
@@ -187,12 +212,81 @@ class Process:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _is_dead(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return True
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 for later: below those that the system gives to clients."""
+    while True:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000))) as probe,
+        ):
+            port: int = probe.getsockname()[1]
+            return port
+
+
+class Caller:
+    """A client of a `Process` with TLS and tokens: one tenant of `identity`."""
+
+    def __init__(
+        self, gateway: Process, identity: Identity, tenant: str = "acme", **claims: Any
+    ) -> None:
+        self.gateway = gateway
+        self.context = identity.client_context()
+        self.token = identity.issuer.token(tenant, **claims)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    async def open(self) -> Client:
+        return await Client.open(self.gateway.port, self.context)
+
+    def send(self, client: Client, document: Any, **options: Any) -> None:
+        client.send(document, headers={**self.headers, **options.pop("headers", {})}, **options)
+
+    async def ask(self, document: Any, **options: Any) -> Answer:
+        """One request on a connection of its own."""
+        client = await self.open()
+        try:
+            self.send(client, document, **options)
+            return await client.answer()
+        finally:
+            client.close()
+
+    async def models(self) -> Answer:
+        return await self.ask(b"", method="GET", path="/v1/models")
+
+
+async def admin(gateway: Process, path: str) -> Answer:
+    """A page of the admin listener."""
+    return await ask(gateway.admin_port, b"", method="GET", path=path)
+
+
+async def metric(gateway: Process, name: str, **labels: str) -> float:
+    """A sample of /metrics; 0 when there is none."""
+    page = (await admin(gateway, "/metrics")).body.decode()
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == name and sample.labels == labels:
+                return sample.value
+    return 0.0
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], within_s: float = 10.0) -> Any:
+    """What `condition` returns once it is true."""
+    give_up_at = time.monotonic() + within_s
+    while not (found := await condition()):
+        assert time.monotonic() < give_up_at, "not in time"
+        await asyncio.sleep(0.02)
+    return found
 
 
 class Identity:
@@ -225,6 +319,12 @@ class Identity:
                 }
             ]
         }
+
+    def config(self, replicas: Sequence[str], **sections: Any) -> Document:
+        """TLS and tokens on; the rest as in `base_config`."""
+        document = base_config(replicas, auth=self.auth, **sections)
+        document["listen"] = {**document["listen"], "tls": self.tls}
+        return document
 
     def client_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.files.authority))
