@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sse import CONTENT, DONE, ERROR, PLACES, USAGE, Event, cut, streams
+
+from proxy.scanner import EventScanner, error_in, event_data, first_event_end
+
+SHARED = Path(__file__).parents[3] / "shared"
+BOM = b"\xef\xbb\xbf"
+
+
+def scan(
+    pieces: Iterable[bytes], *, strip: bool, finish: bool = True
+) -> tuple[bytes, EventScanner]:
+    scanner = EventScanner(strip_usage=strip)
+    out = b""
+    for piece in pieces:
+        passed = scanner.push(piece)
+        if not strip:
+            assert passed == piece
+        out += passed
+    return out + (scanner.finish() if finish else b""), scanner
+
+
+def joined(events: list[Event]) -> bytes:
+    return b"".join(event.raw for event in events)
+
+
+@settings(max_examples=300, deadline=None)
+@given(events=streams(), places=PLACES, strip=st.booleans())
+def test_everything_passes_but_the_usage_chunk(
+    events: list[Event], places: list[int], strip: bool
+) -> None:
+    out, scanner = scan(cut(joined(events), places), strip=strip)
+    kinds = [event.kind for event in events]
+    assert out == joined([event for event in events if not strip or event.kind != USAGE])
+    assert scanner.terminated == (DONE in kinds)
+    assert (scanner.error is not None) == (ERROR in kinds)
+    assert scanner.events == kinds.count(CONTENT)
+    assert (scanner.usage is not None) == (
+        USAGE in kinds or any(b'"usage"' in e.raw and b"total_tokens" in e.raw for e in events)
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(events=streams(st.sampled_from([b"\n", b"\r\n"])), more=st.integers(0, 60), places=PLACES)
+def test_a_complete_event_is_never_held(events: list[Event], more: int, places: list[int]) -> None:
+    data = joined(events)
+    behind = b'data: {"choices":[{"text":"and so on, for long enough to be cut"}]}'[:more]
+    out, scanner = scan(cut(data + behind, places), strip=True, finish=False)
+    assert out == joined([event for event in events if event.kind != USAGE])
+    assert not scanner.mid_event
+    assert scanner.finish() == behind
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.binary(max_size=200), places=PLACES)
+def test_bytes_that_are_no_events_pass_too(data: bytes, places: list[int]) -> None:
+    for strip in (False, True):
+        assert scan(cut(data, places), strip=strip)[0] == data
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lines=st.lists(
+        st.sampled_from([b"data: x", b"data:", b"", b"", b"\n", b"\r", b"\r\n", b":"]), max_size=20
+    ),
+    places=PLACES,
+)
+def test_line_ends_in_any_mixture_pass(lines: list[bytes], places: list[int]) -> None:
+    data = b"".join(lines)
+    for strip in (False, True):
+        assert scan(cut(data, places), strip=strip)[0] == data
+
+
+@pytest.mark.parametrize("strip", [False, True])
+@pytest.mark.parametrize("size", [65_000, 65_536, 70_000, 300_000])
+def test_an_event_of_any_size(strip: bool, size: int) -> None:
+    big = b'data: {"choices":[{"text":"' + b"a" * size + b'data: [DONE]"}]}\n\n'
+    usage = b'data: {"choices":[],"usage":{"completion_tokens":1}}\n\n'
+    data = big + usage + b"data: [DONE]\n\n"
+    for step in (1000, 16_384, 262_144):
+        pieces = cut(data, list(range(0, len(data), step)))
+        out, scanner = scan(pieces, strip=strip)
+        assert out == data.replace(usage, b"") if strip else out == data
+        assert scanner.usage == {"completion_tokens": 1}
+        assert scanner.events == 1
+        assert scanner.terminated
+
+
+def test_what_is_held_for_stripping_is_bounded() -> None:
+    scanner = EventScanner(strip_usage=True)
+    sent = received = 0
+    for _ in range(40):
+        sent += 4096
+        received += len(scanner.push(b"a" * 4096))
+        assert sent - received <= 65_536
+    assert scanner.mid_event
+    scanner.push(b"\n\n")
+    assert not scanner.mid_event
+    assert not scanner.terminated
+
+
+def test_where_the_client_is_inside_an_event() -> None:
+    for strip in (False, True):
+        scanner = EventScanner(strip_usage=strip)
+        assert not scanner.mid_event
+        scanner.push(b"data: {")
+        assert scanner.mid_event is not strip
+        scanner.push(b"}\n")
+        assert scanner.mid_event is not strip
+        scanner.push(b"\n")
+        assert not scanner.mid_event
+
+
+@pytest.mark.parametrize("end", [b"data: [DONE]", b"data: [DONE]\n", b"data: [DONE]\r\r"])
+def test_the_terminator_counts_without_its_empty_line(end: bytes) -> None:
+    for strip in (False, True):
+        out, scanner = scan([b"data: {}\n\n", end[:5], end[5:]], strip=strip)
+        assert out == b"data: {}\n\n" + end
+        assert scanner.terminated
+
+
+def test_a_usage_chunk_without_its_empty_line_is_stripped() -> None:
+    usage = b'data: {"choices":[],"usage":{"completion_tokens":1}}'
+    out, scanner = scan([b"data: {}\n\n", usage], strip=True)
+    assert out == b"data: {}\n\n"
+    assert scanner.usage == {"completion_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'data: {"choices":[{"text":"[DONE]"}]}\n\n',
+        b'data: "data: [DONE]"\n\n',
+        b": data: [DONE]\n\n",
+        b"event: [DONE]\n\n",
+        b"data: x\ndata: [DONE]\n\n",
+        b"xdata: [DONE]\n\n",
+    ],
+)
+def test_what_is_not_the_terminator(data: bytes) -> None:
+    assert not scan([data], strip=False)[1].terminated
+    assert not scan(cut(data, list(range(100))), strip=True)[1].terminated
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"choices":[{"delta":{}}],"usage":{"completion_tokens":1}}',
+        b'{"choices":[],"usage":null}',
+        b'{"usage":{"completion_tokens":1}}',
+        b'{"choices":[],"text":"\\"usage\\":{}"}',
+        b'{"choices":[],"usage":{"completion_tokens":1}',
+        b'[{"choices":[],"usage":{"completion_tokens":1}}]',
+    ],
+)
+def test_what_is_not_the_usage_chunk(data: bytes) -> None:
+    event = b"data: " + data + b"\n\n"
+    assert scan([event], strip=True)[0] == event
+    assert scan([event, event[:9], event[9:]], strip=True)[0] == event * 2
+
+
+def test_the_last_usage_counts() -> None:
+    first = b'data: {"choices":[{}],"usage":{"completion_tokens":1}}\n\n'
+    last = b'data: {"choices":[],"usage":{"completion_tokens":2}}\n\n'
+    assert scan([first + last], strip=True)[1].usage == {"completion_tokens": 2}
+
+
+def test_a_comment_before_an_event_in_one_read() -> None:
+    assert scan([b": keep-alive\n\ndata: {}\n\n"], strip=False)[1].events == 1
+    assert scan([b"data: {}\n\n: keep-alive\n\ndata: {}\n\n"], strip=True)[1].events == 2
+
+
+# --- parts
+
+
+@pytest.mark.parametrize(
+    ("event", "data"),
+    [
+        (b"data: a", b"a"),
+        (b"data:a", b"a"),
+        (b"data:  a", b" a"),
+        (b"data:", b""),
+        (b"data: a\ndata: b", b"a\nb"),
+        (b"data: a\r\ndata: b\rdata:c", b"a\nb\nc"),
+        (b"event: x\ndata: a\nid: 1", b"a"),
+        (BOM + b"data: a", b"a"),
+        (b": a", None),
+        (b"event: data: a", None),
+        (b" data: a", None),
+        (b"", None),
+    ],
+)
+def test_event_data(event: bytes, data: bytes | None) -> None:
+    assert event_data(event) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "end"),
+    [
+        (b"a\n\nb", 3),
+        (b"a\r\n\r\nb", 5),
+        (b"a\r\rb", 3),
+        (b"a\n\r\nb", 4),
+        (b"a\r\n\nb", 4),
+        (b"a\n\rb", 3),
+        (b"a\n\n", 3),
+        (b"a\r\n\r\n", 5),
+        (b"a\r\r", -1),
+        (b"a\r\n\r", -1),
+        (b"a\n", -1),
+        (b"a\r\nb\r\n", -1),
+        (b"", -1),
+    ],
+)
+def test_first_event_end(data: bytes, end: int) -> None:
+    assert first_event_end(data) == end
+    assert first_event_end(b"x" + data, 1) == (end + 1 if end >= 0 else -1)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b'{"error": {"message": "a", "code": 503}}', {"message": "a", "code": 503}),
+        (b'{"error": "a"}', {"message": "a"}),
+        (b'{"error": null, "choices": []}', None),
+        (b'{"error": {"message": "a"}, "choices": [{}]}', None),
+        (b'{"choices": [{"text": "\\"error\\": {}"}]}', None),
+        (b'{"error": {', None),
+        (b'["error"]', None),
+    ],
+)
+def test_error_in(data: bytes, error: object) -> None:
+    assert error_in(data) == error
+
+
+# --- recorded streams and other people's cases
+
+
+def recorded() -> list[Path]:
+    folder = SHARED / "vllm" / "fixtures"
+    return sorted([*folder.glob("sse_*.bin"), *folder.glob("rust/sse_*.bin")])
+
+
+def body_of(capture: bytes) -> bytes:
+    """The body of a recorded response, its chunks joined."""
+    head, _, data = capture.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1"):
+        return capture
+    body = b""
+    while match := re.match(rb"([0-9a-f]+)\r\n", data):
+        start, size = match.end(), int(match[1], 16)
+        body += data[start : start + size]
+        data = data[start + size + 2 :]
+    return body
+
+
+@pytest.mark.skipif(not recorded(), reason="no recorded streams at hand")
+def test_recorded_streams() -> None:
+    for path in recorded():
+        body = body_of(path.read_bytes())
+        usage = re.findall(rb'data: \{[^\n]*"choices":\[\],"usage":\{[^\n]*\n\n', body)
+        for step in (1, 7, 100, 1000, 100_000):
+            pieces = cut(body, list(range(0, len(body), step)))
+            plain, seen = scan(pieces, strip=False)
+            stripped, also = scan(pieces, strip=True)
+            assert plain == body, path
+            assert stripped == body.replace(usage[0], b"") if usage else stripped == body, path
+            assert (seen.events, seen.usage, seen.terminated) == (
+                also.events,
+                also.usage,
+                also.terminated,
+            )
+            assert seen.terminated == (b"data: [DONE]\n\n" in body), path
+            assert (seen.error is not None) == (b'data: {"error"' in body), path
+
+
+def literals() -> list[bytes]:
+    """The streams in the test sources of another parser, from their string literals."""
+    folder = SHARED / "corpora" / "eventsource-parser" / "test"
+    found = []
+    for path in sorted(folder.glob("*.ts")):
+        for text in re.findall(r"'(?:[^'\\\n]|\\.)*'", path.read_text("utf-8")):
+            if "\\n" in text or "\\r" in text:
+                found.append(ast.literal_eval(text).encode("utf-8", "surrogatepass"))
+    return found
+
+
+@pytest.mark.skipif(not literals(), reason="no other parser's cases at hand")
+def test_streams_of_another_parser() -> None:
+    everything = b"".join(literals())
+    for data in [*literals(), everything]:
+        for strip in (False, True):
+            assert scan([data], strip=strip)[0] == data
+            assert scan([bytes([byte]) for byte in data], strip=strip)[0] == data
