@@ -78,7 +78,10 @@ class _Pages:
     async def ready(self, _: web.BaseRequest) -> web.Response:
         reasons = list(self._reasons())
         if self._states is not None:
-            reasons += unready_reasons(self._states.read(), self._clock())
+            statuses = self._states.read()
+            if reasons:  # our own row would only say once more that there are some
+                statuses = [status for status in statuses if status.pid != os.getpid()]
+            reasons += unready_reasons(statuses, self._clock()) if statuses else []
         return _json(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
 
     async def metrics(self, request: web.BaseRequest) -> web.Response:
