@@ -1,0 +1,116 @@
+"""Signing keys fetched over HTTPS: rotation at once, and no flood of fetches."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from key_host import KeyHost
+from running import Caller, Identity, Process, admin, eventually
+
+from loadtest.replica import FakeReplica
+
+COOL_DOWN_S = 2.0
+BURST = 3
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> Identity:
+    """One whose keys a test may change."""
+    return Identity(tmp_path)
+
+
+@pytest.fixture
+async def host(identity: Identity) -> AsyncIterator[KeyHost]:
+    host = KeyHost(identity)
+    await host.start()
+    yield host
+    await host.stop()
+
+
+def config(
+    identity: Identity, host: KeyHost, replicas: list[FakeReplica], **sections: Any
+) -> dict[str, Any]:
+    document = identity.config([replica.url for replica in replicas], **sections)
+    document["auth"]["issuers"][0]["jwks"] = {
+        "url": host.url,
+        "ca": str(identity.files.authority),
+        "cool_down_s": COOL_DOWN_S,
+    }
+    return document
+
+
+async def ready(gateway: Process) -> None:
+    async def is_ready() -> bool:
+        return (await admin(gateway, "/readyz")).status == 200
+
+    await eventually(is_ready)
+
+
+def invented(token: str, kid: str) -> str:
+    """The token with another key id; its signature is not looked at."""
+    _, claims, signature = token.split(".")
+    header = json.dumps({"alg": "RS256", "kid": kid}).encode()
+    return f"{base64.urlsafe_b64encode(header).rstrip(b'=').decode()}.{claims}.{signature}"
+
+
+async def test_the_first_request_with_a_new_key_succeeds(
+    identity: Identity, host: KeyHost, replicas: list[FakeReplica]
+) -> None:
+    with Process(config(identity, host, replicas)) as gateway:
+        await ready(gateway)
+        before = Caller(gateway, identity)
+        assert (await before.models()).status == 200
+        assert host.fetches == 1
+        identity.issuer.rotate()
+        after = Caller(gateway, identity)
+        answers = await asyncio.gather(*[after.models() for _ in range(20)])
+        assert {answer.status for answer in answers} == {200}
+        assert host.fetches == 2  # for all of them
+        assert (await before.models()).status == 200  # its key is still published
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_unknown_keys_cause_few_fetches_per_host(
+    identity: Identity, host: KeyHost, replicas: list[FakeReplica], workers: int
+) -> None:
+    started_at = time.monotonic()
+    with Process(config(identity, host, replicas, workers=workers)) as gateway:
+        await ready(gateway)
+        caller = Caller(gateway, identity)
+        statuses: list[int] = []
+
+        async def flood(lane: int) -> None:
+            client = await caller.open()
+            for number in range(50):
+                token = invented(caller.token, f"kid-{lane}-{number}")
+                client.send(
+                    b"",
+                    method="GET",
+                    path="/v1/models",
+                    headers={"Authorization": f"Bearer {token}"},
+                )
+                statuses.append((await client.answer()).status)
+            client.close()
+
+        await asyncio.gather(*[flood(lane) for lane in range(20)])
+        assert statuses == [401] * 1000
+        elapsed_s = time.monotonic() - started_at
+        assert host.fetches <= BURST + elapsed_s / COOL_DOWN_S
+        # A key that is really new waits for the allowance, and then is found.
+        identity.issuer.rotate()
+        newcomer = Caller(gateway, identity)
+
+        async def let_in() -> bool:
+            return (await newcomer.models()).status == 200
+
+        await eventually(let_in, within_s=2 * COOL_DOWN_S + 5)
+        elapsed_s = time.monotonic() - started_at
+        assert host.fetches <= BURST + elapsed_s / COOL_DOWN_S
+        assert (await caller.models()).status == 200
