@@ -21,9 +21,9 @@ def spawn(coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return task
 
 
-def running() -> int:
-    """How many spawned tasks have not ended (a leak counter)."""
-    return len(_running)
+def running(name: str | None = None) -> list[asyncio.Task[Any]]:
+    """The spawned tasks that have not ended, all or those called `name`."""
+    return [task for task in _running if name is None or task.get_name() == name]
 
 
 def _ended(task: asyncio.Task[Any]) -> None:

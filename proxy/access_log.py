@@ -65,8 +65,9 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 def milliseconds(seconds: float) -> float:
-    """Rounded to a microsecond, as the log shows durations."""
-    return round(seconds * 1e3, 3)
+    """Whole microseconds, as the log shows durations. Not `round`, which takes ten times as long
+    to be right about the last digit."""
+    return int(seconds * 1e6) / 1e3
 
 
 def utc_now() -> datetime:

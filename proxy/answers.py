@@ -66,12 +66,10 @@ def answer_error(exchange: Exchange, error: GatewayError, headers: Sequence[Head
     if error.status == 401:  # without a word on what was wrong (RFC 6750 section 3)
         all_headers.append((b"www-authenticate", b"Bearer"))
     exchange.start(error.status, all_headers, len(body))
-    exchange.write(body)
-    exchange.finish()
+    exchange.finish(body)
 
 
 def answer_json(exchange: Exchange, value: Any, headers: Sequence[Header]) -> None:
     body = orjson.dumps(value)
     exchange.start(200, [(b"content-type", b"application/json"), *headers], len(body))
-    exchange.write(body)
-    exchange.finish()
+    exchange.finish(body)

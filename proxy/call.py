@@ -89,10 +89,10 @@ def _refuse_deep(body: bytes, document: dict[str, Any]) -> None:
 
 
 def _refuse_dangerous(document: dict[str, Any]) -> None:
-    for name, reason in _NOT_FORWARDED.items():
-        if document.get(name) is not None:
-            raise _field(name, f"is not accepted here: {reason}")
-        document.pop(name, None)
+    if not _NOT_FORWARDED.keys().isdisjoint(document):
+        for name, reason in _NOT_FORWARDED.items():
+            if document.pop(name, None) is not None:
+                raise _field(name, f"is not accepted here: {reason}")
     arguments = document.get("chat_template_kwargs")
     if arguments is None:
         return

@@ -1,16 +1,18 @@
 """The strict request gate: what may become a request at all. The same for every protocol.
 
 Each rule refuses something that another server reads differently, because two readings of one
-message are how requests get smuggled (RFC 9112 section 11.2). llhttp is lenient in places that
-matter here (double spaces, `HTTP/2.0`, `#` in the target, `Transfer-Encoding: gzip, chunked`,
-chunked on HTTP/1.0, no Host or two), so the head is checked as raw bytes as well.
+message are how requests get smuggled (RFC 9112 section 11.2). A head of HTTP/1.1 must match one
+regular expression from its first to its last byte: a single space between the parts of the
+request line, origin form, version 1.0 or 1.1, field names that are tokens right up to the colon,
+values without control characters, CRLF at the end of every line and nowhere else. General
+parsers are lenient in each of these places.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from core.errors import (
     BadRequest,
@@ -25,12 +27,14 @@ from proxy.config import ListenLimits
 
 METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS"})
 
-_REQUEST_LINE = re.compile(
-    rb"([A-Z][A-Z-]{0,31}) (/[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP/1\.([01])\r\n"
-)
+_LINE = rb"([A-Z][A-Z-]{0,31}) (/[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP/(1\.[01])\r\n"
+_FIELD = rb"[A-Za-z0-9!#$%&'*+.^`|~_-]+:[\t\x20-\x7e\x80-\xff]*\r\n"
+_REQUEST_LINE = re.compile(_LINE)
+_HEAD = re.compile(rb"%b((?:%b)*)\r\n" % (_LINE, _FIELD))
+_FIELDS = re.compile(rb"([^:\r\n]+):[ \t]*([^\r\n]*)\r\n")
 _AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-_CONTROLS = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
+_FRAMING_FIELDS = (b"content-length", b"transfer-encoding")
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|$)|//|%2e|%2f|%5c|%00", re.IGNORECASE)
 
 _SINGLE = frozenset(
@@ -46,30 +50,52 @@ _SINGLE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """How the body of a request ends. `length` is None for a chunked body."""
+class Framing(NamedTuple):
+    """How the body of a request ends, and whether another request may follow. `length` is None
+    for a chunked body."""
 
     length: int | None
     expects_continue: bool
+    keep_alive: bool
 
 
-def check_raw_head(head: bytes) -> None:
-    """Refuse a head whose bytes can be read in two ways. `head` ends with an empty line."""
-    request_line = _REQUEST_LINE.match(head)
-    if request_line is None:
-        raise BadRequest(
+def parse_head(head: bytes) -> tuple[str, str, str, list[Header]]:
+    """Method, target, version and fields of a head that ends with an empty line.
+
+    The values of the fields that decide about framing keep their trailing white space, for
+    `check_head` to refuse.
+    """
+    match = _HEAD.fullmatch(head)
+    if match is None:
+        raise _why_not(head)
+    method, target, version, fields = match.groups()
+    headers: list[Header] = []
+    for name, value in _FIELDS.findall(fields):
+        name = name.lower()
+        if value[-1:] in (b" ", b"\t") and name not in _FRAMING_FIELDS:
+            value = value.rstrip(b" \t")
+        headers.append((name, value))
+    text = method.decode("ascii")
+    if text not in METHODS:
+        check_method(text)
+    return text, target.decode("ascii"), version.decode("ascii"), headers
+
+
+def _why_not(head: bytes) -> BadRequest:
+    """Which rule a head breaks that does not match."""
+    if _REQUEST_LINE.match(head) is None:
+        return BadRequest(
             "The request line must be METHOD /path HTTP/1.1 in origin form.",
             code="bad_request_line",
         )
-    check_method(request_line[1].decode("ascii"))
     lines = head.count(b"\n")
     if head.count(b"\r\n") != lines or head.count(b"\r") != lines:
-        raise BadRequest("A header line ends with a bare CR or LF.", code="bad_line_ending")
-    if len(head.translate(None, _CONTROLS)) != len(head):
-        raise BadRequest("A header contains a control character.", code="bad_header")
+        return BadRequest("A header line ends with a bare CR or LF.", code="bad_line_ending")
     if b"\r\n " in head or b"\r\n\t" in head:
-        raise BadRequest("Folded header lines are not accepted.", code="bad_header")
+        return BadRequest("Folded header lines are not accepted.", code="bad_header")
+    return BadRequest(
+        "A header is not `name: value` without control characters.", code="bad_header"
+    )
 
 
 def check_method(method: str) -> None:
@@ -103,24 +129,35 @@ def check_head(version: str, headers: Sequence[Header], limits: ListenLimits) ->
         raise HeadersTooLarge(f"More than {limits.max_headers} header fields.")
     seen: dict[bytes, bytes] = {}
     for name, value in headers:
-        if b"_" in name:
-            raise BadRequest("Header names with '_' are not accepted.", code="bad_header")
         if name in _SINGLE:
             if name in seen:
                 raise BadRequest(
                     f"The header {name.decode('ascii')} is given twice.", code="duplicate_header"
                 )
             seen[name] = value
+        elif 95 in name:  # an underscore
+            raise BadRequest("Header names with '_' are not accepted.", code="bad_header")
     _check_authority(version, seen.get(b"host"))
-    if b"content-encoding" in seen and seen[b"content-encoding"].lower() != b"identity":
-        raise UnsupportedMediaType("Compressed request bodies are not accepted.")
     expect = seen.get(b"expect")
     if expect is not None and expect.lower() != b"100-continue":
         raise ExpectationFailed("The only Expect that is understood is 100-continue.")
+    if b"content-encoding" in seen and seen[b"content-encoding"].lower() != b"identity":
+        raise UnsupportedMediaType("Compressed request bodies are not accepted.")
     length = _body_length(version, seen.get(b"transfer-encoding"), seen.get(b"content-length"))
     if length is not None and length > limits.max_body_bytes:
         raise PayloadTooLarge(f"The body is larger than {limits.max_body_bytes} bytes.")
-    return Framing(length, expects_continue=expect is not None and version != "1.0")
+    return Framing(length, expect is not None and version != "1.0", _keep_alive(version, headers))
+
+
+def _keep_alive(version: str, headers: Sequence[Header]) -> bool:
+    """RFC 9112 section 9.3."""
+    options = [value for name, value in headers if name == b"connection"]
+    if not options:
+        return version != "1.0"
+    tokens = {token.strip().lower() for value in options for token in value.split(b",")}
+    if b"close" in tokens:
+        return False
+    return version != "1.0" or b"keep-alive" in tokens
 
 
 def check_path(path: str) -> None:

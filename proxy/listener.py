@@ -13,10 +13,11 @@ from typing import Any
 
 from core.errors import GatewayError
 from core.metrics import Metrics
-from core.tasks import spawn
+from core.tasks import running, spawn
 from proxy.config import ListenLimits, ListenTimeouts
 from proxy.flow import Watchdog
-from proxy.http1 import Http1Connection, Http1Exchange
+from proxy.http1 import Http1Connection
+from proxy.http1_exchange import Http1Exchange
 
 Handler = Callable[[Http1Exchange], Coroutine[Any, Any, None]]
 RefusalLog = Callable[[Http1Exchange, GatewayError], None]
@@ -49,7 +50,6 @@ class Listener:
         self._connections: set[Http1Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._servers: list[asyncio.AbstractServer] = []
-        self._exchanges: set[asyncio.Task[None]] = set()
         self._open = metrics.gauge(
             "headrace_downstream_connections", "Open client connections"
         ).labels()
@@ -90,8 +90,9 @@ class Listener:
             server.close()
         for connection in list(self._connections):
             connection.shut_idle()
-        if self._exchanges:
-            _, late = await asyncio.wait(self._exchanges, timeout=grace_s)
+        busy = running("exchange")
+        if busy:
+            _, late = await asyncio.wait(busy, timeout=grace_s)
             for task in late:
                 task.cancel()
             if late:
@@ -125,10 +126,7 @@ class Listener:
         self._open.set(len(self._connections))
 
     def begin(self, exchange: Http1Exchange) -> asyncio.Task[None]:
-        task = spawn(self._handler(exchange), "exchange")
-        self._exchanges.add(task)
-        task.add_done_callback(self._exchanges.discard)
-        return task
+        return spawn(self._handler(exchange), "exchange")
 
     def _update_date(self, now: float) -> None:
         if now - self._date_second >= 1.0 or not self.date:

@@ -25,6 +25,9 @@ from proxy.streamed_body import StreamedBody
 from proxy.whole_body import WholeBody
 
 
+_FRAMING_S = 1.0  # how long the replica may take to end its framing after the terminator
+
+
 class Upstream(Protocol):
     """What the relay needs of an upstream connection."""
 
@@ -65,6 +68,7 @@ class Relay:
         "_active",
         "_begun",
         "_body",
+        "_delivered",
         "_done",
         "_end_at",
         "_exchange",
@@ -106,6 +110,7 @@ class Relay:
         self._response_headers: list[Header] = []
         self._active = False
         self._begun = False
+        self._delivered = False
         now = self.now()
         self._end_at = NEVER if timeouts.total_s is None else now + timeouts.total_s
         first_s = timeouts.first_token_s if stream else timeouts.response_s
@@ -126,7 +131,7 @@ class Relay:
             await self._done
         except asyncio.CancelledError:
             upstream.abort()
-            if self.committed and not self._exchange.gone:
+            if self.committed and not self._delivered and not self._exchange.gone:
                 self._cut(Unavailable("The gateway is shutting down."))
             raise
         finally:
@@ -175,8 +180,12 @@ class Relay:
         self._push(data)
 
     def on_end(self) -> None:
-        if not self._done.done():
+        if self._done.done():
+            return
+        if not self._delivered:
             self._body.end()
+        if self._delivered:
+            self._done.set_result(None)
 
     def on_failed(self, error: UpstreamError) -> None:
         self.fail(error)
@@ -219,9 +228,13 @@ class Relay:
     def write(self) -> Callable[[bytes], None]:
         return self._exchange.write
 
-    def complete(self) -> None:
-        self._exchange.finish()
-        self._done.set_result(None)
+    def deliver(self, data: bytes) -> None:
+        """The last bytes of a complete answer: the exchange is over for the client. The relay
+        ends when the replica's framing does, so that its connection can be used again."""
+        self._exchange.finish(data)
+        self._delivered = True
+        self._push = _ignore
+        self.deadline_at = self.now() + _FRAMING_S
 
     def fail(self, error: GatewayError) -> None:
         if self._done.done():
@@ -230,6 +243,9 @@ class Relay:
         self._push = _ignore
         if self._upstream is not None:
             self._upstream.abort()
+        if self._delivered:  # what comes after the terminator is of no use to anybody
+            self._done.set_result(None)
+            return
         if self.committed:
             self._cut(error)
         self._done.set_exception(error)

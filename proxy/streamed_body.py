@@ -51,6 +51,12 @@ class StreamedBody:
 
     def push(self, data: bytes) -> None:
         """Before the first data event."""
+        if not self._held and data[:7] == b"data: {" and 13 not in data:  # by far most streams
+            end = data.find(b"\n\n")
+            if end >= 0 and data.find(b'"error"', 0, end) < 0:
+                self._held = data
+                self._begin()
+                return
         held = self._held = self._held + data if self._held else data
         while (end := first_event_end(held, self._looked_at)) >= 0:
             event = event_data(held[self._looked_at : end].rstrip(b"\r\n"))
@@ -66,9 +72,7 @@ class StreamedBody:
     def end(self) -> None:
         last = self._scanner.finish()
         if self._scanner.terminated:
-            if last:
-                self._write(last)
-            self._relay.complete()
+            self._relay.deliver(last)
         else:
             self._relay.fail(UpstreamError("The replica ended the stream without its terminator."))
 
@@ -76,7 +80,10 @@ class StreamedBody:
         error = error_in(event)
         if error is not None:
             self._relay.fail(upstream_stream_error(error))
-            return
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
         self._relay.begin()
         self._relay.use(self._forward)
         self._commit()
@@ -87,16 +94,22 @@ class StreamedBody:
         self._forward(held)
 
     def _forward(self, data: bytes) -> None:
-        data = self._scanner.push(data)
-        if data:
+        self._pass_on(self._scanner.push(data))
+
+    def _pass_on(self, data: bytes) -> None:
+        if self._scanner.terminated:
+            # The client is not made to wait for the end of the replica's framing.
+            self._relay.deliver(data)
+        elif data:
             self._write(data)
 
     def _forward_comments(self, data: bytes) -> None:
         """Committed on a comment: the first data event still marks the first token."""
-        self._forward(data)
+        data = self._scanner.push(data)
         if self._scanner.events or self._scanner.error:
             self._relay.begin()
             self._relay.use(self._forward)
+        self._pass_on(data)
 
 
 def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:

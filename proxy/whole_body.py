@@ -54,7 +54,7 @@ class WholeBody:
         relay = self._relay
         if relay.committed:
             self.usage = usage_in(self._tail)
-            relay.complete()
+            relay.deliver(b"")
             return
         body = b"".join(self._parts)
         failure = _failure(relay.status, body)
@@ -65,8 +65,7 @@ class WholeBody:
             relay.begin()
         self.usage = usage_in(body[-_TAIL:]) or usage_in(body)
         relay.start(len(body))
-        relay.write(body)
-        relay.complete()
+        relay.deliver(body)
 
 
 def usage_in(body: bytes) -> dict[str, Any] | None:

@@ -157,4 +157,4 @@ def test_a_bad_target_is_refused(metrics: Metrics) -> None:
 
 
 def test_milliseconds_are_rounded_to_microseconds() -> None:
-    assert milliseconds(0.0123456789) == 12.346
+    assert milliseconds(0.0123456789) == 12.345

@@ -9,7 +9,8 @@ from typing import Any, cast
 from core.errors import GatewayError
 from core.exchange import Request
 from proxy.config import ListenLimits, ListenTimeouts
-from proxy.http1 import Http1Connection, Http1Exchange
+from proxy.http1 import Http1Connection
+from proxy.http1_exchange import Http1Exchange
 from proxy.listener import Listener
 
 

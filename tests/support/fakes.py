@@ -82,8 +82,10 @@ class FakeExchange:
         self.bytes_sent += len(data)
         self.writes += 1
 
-    def finish(self) -> None:
+    def finish(self, data: bytes = b"") -> None:
         assert self.ended is None, "ended twice"
+        if data:
+            self.write(data)
         self.ended = "finished"
 
     def abort(self) -> None:
