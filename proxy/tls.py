@@ -89,7 +89,8 @@ def _check_key(settings: TlsSettings, certificate: x509.Certificate) -> None:
         raise ConfigError(f"the key {settings.key} holds no private key in PEM form") from error
     if key.public_key() != certificate.public_key():
         raise ConfigError(
-            f"the key {settings.key} does not belong to the certificate {settings.certificate}"
+            f"the key {settings.key} does not belong to the certificate {settings.certificate}; "
+            "give the key that the certificate was made for"
         )
 
 

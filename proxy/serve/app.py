@@ -11,8 +11,8 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -22,6 +22,7 @@ from backend.pool import Pool
 from backend.registry import Registry
 from backend.retries import RetryBudget
 from backend.upstream_tls import build_contexts
+from core.errors import ConfigError
 from core.metrics import Metrics, MetricsBoard
 from core.shared_memory import StateBoard, WorkerState
 from core.tasks import spawn
@@ -64,15 +65,22 @@ class Prepared:
 def prepare(config: Config) -> Prepared:
     """Build what the workers share. Raises ConfigError; binds nothing and starts nothing."""
     now = datetime.now(UTC)
-    tls = None if config.listen.tls == "off" else server_context(config.listen.tls, now)
+    tls = None
+    if config.listen.tls != "off":
+        with _at("$.listen.tls"):
+            tls = server_context(config.listen.tls, now)
+    with _at("$.models"):
+        prompter = Prompter(config.models, config.routing, Metrics.private())
+    with _at("$.replicas"):
+        upstream_tls = build_contexts(config.replicas)
     board = None if config.auth == "none" else Board()
     metrics_board = MetricsBoard(config.workers)
     prepared = Prepared(
         config=config,
         started=int(now.timestamp()),
         tls=tls,
-        upstream_tls=build_contexts(config.replicas),
-        prompter=Prompter(config.models, config.routing, Metrics.private()),
+        upstream_tls=upstream_tls,
+        prompter=prompter,
         key_board=board,
         metrics_board=metrics_board,
         states=StateBoard(config.workers),
@@ -85,9 +93,24 @@ def _build_all(prepared: Prepared) -> None:
     """Build each part once for its errors: secrets that are missing, files that are broken."""
     metrics = Metrics.private()
     config = prepared.config
-    _authenticator(prepared, metrics)
-    Pool(config.replicas, config.upstream, metrics, time.monotonic, prepared.upstream_tls)
-    Limiter(config.limits or LimitsConfig(), metrics)
+    with _at("$.auth"):
+        _authenticator(prepared, metrics)
+    with _at("$.replicas"):
+        Pool(config.replicas, config.upstream, metrics, time.monotonic, prepared.upstream_tls)
+    with _at("$.limits"):
+        Limiter(config.limits or LimitsConfig(), metrics)
+
+
+@contextmanager
+def _at(path: str) -> Iterator[None]:
+    """Say which section a fault belongs to, where the fault does not say so itself."""
+    try:
+        yield
+    except ConfigError as error:
+        lines = str(error).splitlines()
+        raise ConfigError(
+            "\n".join(line if line.startswith("$") else f"{path}: {line}" for line in lines)
+        ) from error
 
 
 def _authenticator(prepared: Prepared, metrics: Metrics) -> Authenticator | AnonymousAuthenticator:
