@@ -45,8 +45,12 @@ class FakeRelay:
     def use(self, push: Callable[[bytes], None]) -> None:
         self._push = push
 
-    def complete(self) -> None:
+    def deliver(self, data: bytes) -> None:
+        assert "complete" not in self.told
+        assert "start" in self.told
         self.told.append("complete")
+        self.written += data
+        self._push = lambda data: None
 
     def fail(self, error: GatewayError) -> None:
         self.told.append("fail")
@@ -56,7 +60,7 @@ class FakeRelay:
     def take(self, *pieces: bytes, end: bool = False) -> FakeRelay:
         for piece in pieces:
             self._push(piece)
-        if end and self.error is None:
+        if end and self.error is None and "complete" not in self.told:
             self.body.end()
         return self
 
@@ -71,6 +75,7 @@ def test_a_stream() -> None:
 @settings(max_examples=200, deadline=None)
 @given(events=streams(), places=PLACES)
 def test_any_split_gives_the_same_stream(events: list[Event], places: list[int]) -> None:
+    events = [event for event in events if event.kind != "done"]
     events = [Event(EVENT, "content"), *events, Event(DONE, "done")]
     for strip in (False, True):
         pieces = cut(b"".join(event.raw for event in events), places)
@@ -190,10 +195,21 @@ def test_an_end_without_terminator_is_a_failure(strip: bool, tail: bytes) -> Non
 
 @pytest.mark.parametrize("strip", [False, True])
 @pytest.mark.parametrize("end", [b"data: [DONE]", b"data: [DONE]\n", DONE + b"\n", DONE + b": x"])
-def test_nothing_is_lost_at_the_end(strip: bool, end: bytes) -> None:
+def test_the_last_event_is_never_lost(strip: bool, end: bytes) -> None:
     relay = FakeRelay(strip=strip).take(EVENT, end, end=True)
     assert relay.told == ["begin", "start", "complete"]
-    assert relay.written == EVENT + end
+    assert relay.written in (EVENT + end, EVENT + DONE)
+
+
+def test_what_comes_after_the_terminator_is_dropped() -> None:
+    relay = FakeRelay().take(EVENT, DONE, EVENT, DONE, end=True)
+    assert relay.told == ["begin", "start", "complete"]
+    assert relay.written == EVENT + DONE
+    relay = FakeRelay()
+    relay.clock = 10.0
+    relay.take(COMMENT, EVENT + DONE, EVENT, end=True)
+    assert relay.told == ["start", "begin", "complete"]
+    assert relay.written == COMMENT + EVENT + DONE
 
 
 def test_a_stream_of_nothing_but_its_terminator() -> None:

@@ -79,7 +79,8 @@ def events(draw: st.DrawFn, endings: st.SearchStrategy[bytes] = ENDINGS) -> Even
     data, kind = draw(data_of_events())
     field = draw(st.sampled_from([b"data: %b", b"data: %b", b"data:%b"])) % data
     before = draw(st.sampled_from([b"", b"", b"event: a" + end, b"id: 1" + end, b": c" + end]))
-    return Event(before + field + end + end, kind)
+    after = draw(st.sampled_from([b"", b"", end + b"id: 1", end + b": data: [DONE]"]))
+    return Event(before + field + after + end + end, kind)
 
 
 def streams(endings: st.SearchStrategy[bytes] = ENDINGS) -> st.SearchStrategy[list[Event]]:

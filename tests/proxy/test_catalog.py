@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from core.errors import Forbidden, NotFound
+from core.principal import Principal
+from proxy.catalog import Catalog
+
+
+@dataclass
+class FakeModel:
+    name: str
+    aliases: tuple[str, ...] = ()
+    max_model_len: int | None = None
+
+
+CATALOG = Catalog([FakeModel("qwen", ("gpt-4o", "a/b"), 1024), FakeModel("llama")], created=7)
+ANYBODY = Principal("t")
+
+
+def only(*models: str) -> Principal:
+    return Principal("t", models=frozenset(models))
+
+
+def names(principal: Principal) -> list[str]:
+    return [card["id"] for card in CATALOG.list(principal)["data"]]
+
+
+def test_names_and_aliases() -> None:
+    assert CATALOG.resolve("qwen", ANYBODY) == "qwen"
+    assert CATALOG.resolve("gpt-4o", ANYBODY) == "qwen"
+    assert names(ANYBODY) == ["qwen", "gpt-4o", "a/b", "llama"]
+
+
+def test_what_does_not_exist() -> None:
+    with pytest.raises(NotFound) as caught:
+        CATALOG.resolve("x" * 100_000, ANYBODY)
+    assert (caught.value.reason, caught.value.param) == ("model_not_found", "model")
+    assert len(caught.value.message) < 200
+    with pytest.raises(NotFound):
+        CATALOG.card("QWEN", ANYBODY)
+
+
+def test_what_may_not_be_used() -> None:
+    with pytest.raises(Forbidden) as caught:
+        CATALOG.resolve("llama", only("qwen"))
+    assert (caught.value.reason, caught.value.param) == ("model_not_allowed", "model")
+    with pytest.raises(NotFound):
+        CATALOG.card("llama", only("qwen"))
+    assert names(only()) == []
+
+
+def test_who_may_use_a_model_may_use_its_aliases() -> None:
+    assert CATALOG.resolve("gpt-4o", only("qwen")) == "qwen"
+    assert names(only("qwen")) == ["qwen", "gpt-4o", "a/b"]
+
+
+def test_an_alias_alone_may_be_allowed() -> None:
+    assert CATALOG.resolve("gpt-4o", only("gpt-4o")) == "qwen"
+    assert names(only("gpt-4o")) == ["gpt-4o"]
+    with pytest.raises(Forbidden):
+        CATALOG.resolve("qwen", only("gpt-4o"))
+
+
+def test_cards() -> None:
+    card = {"id": "qwen", "object": "model", "created": 7, "owned_by": "headrace"}
+    assert CATALOG.card("qwen", ANYBODY) == {**card, "max_model_len": 1024}
+    assert CATALOG.card("a/b", ANYBODY) == {
+        **card,
+        "id": "a/b",
+        "root": "qwen",
+        "max_model_len": 1024,
+    }
+    assert "max_model_len" not in CATALOG.card("llama", ANYBODY)
+    assert CATALOG.list(ANYBODY)["object"] == "list"
