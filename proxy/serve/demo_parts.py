@@ -38,7 +38,7 @@ except ImportError as error:
     raise missing(error) from error
 
 MODEL = "demo"
-DRAIN_S = 2.0
+DRAIN_S = 1.0
 """How long an interrupt waits for streams."""
 _CHILD_STOP_S = 5.0
 _START_S = 20.0
@@ -127,7 +127,7 @@ def configuration(
             for number, url in enumerate(replicas, 1)
         ],
         "routing": {"policy": "prefix_affinity"},
-        "log": {"access": "stdout"},
+        "log": {"access": "stdout", "level": "warning"},
     }
 
 

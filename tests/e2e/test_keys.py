@@ -16,7 +16,7 @@ from running import Caller, Identity, Process, admin, eventually
 
 from loadtest.replica import FakeReplica
 
-COOL_DOWN_S = 2.0
+COOL_DOWN_S = 1.0
 BURST = 3
 
 
