@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar, cast
 
 import msgspec
 
@@ -66,8 +66,9 @@ class _Instrument:
 
     def labels(self, *values: str) -> Self:
         """The series with these label values, always the same object: bind it once."""
-        child: Self = self._family.child(values)
-        return child
+        # One look-up and no further call: some label sets are only known per request.
+        child: Self | None = self._family.children.get(values)
+        return child if child is not None else cast(Self, self._family.bind(values))
 
 
 class Counter(_Instrument):
@@ -112,6 +113,12 @@ class Histogram(_Instrument):
         cells[self._first + bisect_left(self._bounds, value)] += 1.0
         cells[self._slot] += value
 
+    def observe_many(self, value: float, times: int) -> None:
+        """As so many calls of `observe` with the same value."""
+        cells = self._cells
+        cells[self._first + bisect_left(self._bounds, value)] += times
+        cells[self._slot] += value * times
+
 
 I = TypeVar("I", bound=_Instrument)  # noqa: E741
 
@@ -119,7 +126,7 @@ I = TypeVar("I", bound=_Instrument)  # noqa: E741
 class _Series(Generic[I]):
     """The series of one family in one row."""
 
-    __slots__ = ("_cap", "_children", "_kind", "_metrics", "_number", "entry", "public")
+    __slots__ = ("_cap", "_kind", "_metrics", "_number", "children", "entry", "public")
 
     def __init__(self, metrics: Metrics, kind: type[I], entry: FamilyEntry, cap: int) -> None:
         self.entry = entry
@@ -127,22 +134,19 @@ class _Series(Generic[I]):
         self._kind = kind
         self._cap = cap
         self._number: int | None = None
-        self._children: dict[Labels, I] = {}
-        self.public: I = kind(self, _Unbound(), 0) if entry.labels else self.child(())
+        self.children: dict[Labels, I] = {}
+        self.public: I = kind(self, _Unbound(), 0) if entry.labels else self.bind(())
 
-    def child(self, values: Labels) -> I:
-        child = self._children.get(values)
-        return child if child is not None else self._bind(values)
-
-    def _bind(self, values: Labels) -> I:
+    def bind(self, values: Labels) -> I:
+        """The series for label values that were not seen before."""
         if len(values) != len(self.entry.labels):
             raise ValueError(f"{self.entry.name} has the labels {self.entry.labels}, not {values}")
-        if len(self._children) >= self._cap:
+        if len(self.children) >= self._cap:
             values = (OTHER,) * len(values)
-            if (other := self._children.get(values)) is not None:
+            if (other := self.children.get(values)) is not None:
                 return other
         cells, slot = self._place(tuple(_clean(value) for value in values))
-        child = self._children[values] = self._kind(self, cells, slot)
+        child = self.children[values] = self._kind(self, cells, slot)
         return child
 
     def _place(self, values: Labels) -> tuple[Cells, int]:

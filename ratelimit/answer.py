@@ -9,22 +9,9 @@ from collections.abc import Sequence
 
 from core.errors import RateLimited
 from ratelimit.bucket import UNITS, fill_us
-from ratelimit.plan import Amounts, Bucket, Kind, Plan
+from ratelimit.plan import Amounts, Bucket, Plan
 
 Headers = tuple[tuple[bytes, bytes], ...]
-
-_NAMES: dict[Kind, tuple[bytes, bytes, bytes]] = {
-    "requests": (
-        b"x-ratelimit-limit-requests",
-        b"x-ratelimit-remaining-requests",
-        b"x-ratelimit-reset-requests",
-    ),
-    "tokens": (
-        b"x-ratelimit-limit-tokens",
-        b"x-ratelimit-remaining-tokens",
-        b"x-ratelimit-reset-tokens",
-    ),
-}
 
 
 def headers(plan: Plan, levels: Sequence[int], first: int = -1) -> Headers:
@@ -33,21 +20,23 @@ def headers(plan: Plan, levels: Sequence[int], first: int = -1) -> Headers:
     `first` is the index of a bucket that goes before the others of its kind.
     """
     fields: list[tuple[bytes, bytes]] = []
-    for kind, indexes in plan.by_kind:
-        if first in indexes:
-            i = first
-        elif len(indexes) == 1:
+    for indexes in plan.by_kind:
+        if len(indexes) == 1:
             i = indexes[0]
+        elif first in indexes:
+            i = first
         else:
             i = min(indexes, key=levels.__getitem__)
-        limit, remaining, reset = _NAMES[kind]
-        bucket, level = plan.buckets[i], levels[i]
-        capacity, per_minute = bucket.limit
-        fields += (
-            (limit, bucket.limit_header),
-            (remaining, b"%d" % (level // UNITS if level > 0 else 0)),
-            (reset, span(fill_us(capacity - level, per_minute))),
-        )
+        capacity, per_minute, limit, remaining, reset = plan.told[i]
+        level = levels[i]
+        # `span(fill_us(...))`, spelled out where it is short: this runs for each request.
+        wait_us = -(-60 * (capacity - level) // per_minute)
+        if 0 < wait_us < 1_000_000:
+            wait = b"%dms" % -(-wait_us // 1000)
+        else:
+            wait = span(fill_us(capacity - level, per_minute))
+        left = b"%d" % (level // UNITS) if level > 0 else b"0"
+        fields += (limit, (remaining, left), (reset, wait))
     return tuple(fields)
 
 

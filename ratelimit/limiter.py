@@ -62,7 +62,8 @@ class Reservation:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.abandon()
+        if self._charge is not None:
+            self.abandon()
 
     def settle(self, used_tokens: int) -> None:
         """The request ran and used so many tokens (prompt and output). Returns at once."""
@@ -103,7 +104,11 @@ class Limiter:
             "open or closed, as the rule asks for without it.",
             ("rule", "result"),
         )
-        self._granted = {rule.name: self._counter(rule.name, "granted") for rule in config.rules}
+        self._count_granted = {
+            rule.name: self._counter(rule.name, "granted").inc for rule in config.rules
+        }
+        self._output_estimate = config.output_estimate_tokens
+        self._output_cap = config.output_reserve_cap_tokens
 
     def __repr__(self) -> str:
         return f"<Limiter {len(self._config.rules)} rules, {self._store}>"
@@ -134,14 +139,14 @@ class Limiter:
         fails and a rule is `closed`.
         """
         plan = self._plans.get((tenant, tier, model)) or self._plan(tenant, tier, model)
-        config = self._config
-        output = config.output_estimate_tokens if max_output_tokens is None else max_output_tokens
-        tokens = prompt_tokens + min(output, config.output_reserve_cap_tokens)
+        output = self._output_estimate if max_output_tokens is None else max_output_tokens
+        if output > self._output_cap:
+            output = self._output_cap
+        tokens = prompt_tokens + output
         if not plan.buckets:
             return Reservation(tokens)
-        if (bucket := plan.hopeless(prompt_tokens)) is not None:
-            self._counter(bucket.rule.name, "refused").inc()
-            raise answer.hopeless(plan, bucket, prompt_tokens)
+        if prompt_tokens > plan.largest_prompt:
+            self._refuse_hopeless(plan, prompt_tokens)
         charge = Charge(plan, plan.amounts(tokens))
         try:
             decision = await self._store.reserve(charge)
@@ -150,8 +155,8 @@ class Limiter:
         if not decision.granted:
             raise self._refusal(charge, decision, "refused")
         for rule in plan.rules:
-            self._granted[rule.name].inc()
-        return _granted(self._store, charge, decision, tokens)
+            self._count_granted[rule.name]()
+        return Reservation(tokens, answer.headers(plan, decision.levels), self._store, charge)
 
     async def _without_store(self, plan: Plan, tokens: int, error: StoreUnavailable) -> Reservation:
         """As the rules ask for: any `closed` refuses, `local` ones are counted here."""
@@ -175,7 +180,13 @@ class Limiter:
             raise self._refusal(charge, decision, "local_refused")
         for rule in local.rules:
             self._counter(rule.name, "local_granted").inc()
-        return _granted(self._local, charge, decision, tokens)
+        return Reservation(tokens, answer.headers(local, decision.levels), self._local, charge)
+
+    def _refuse_hopeless(self, plan: Plan, prompt_tokens: int) -> None:
+        bucket = plan.hopeless(prompt_tokens)
+        if bucket is not None:
+            self._counter(bucket.rule.name, "refused").inc()
+            raise answer.hopeless(plan, bucket, prompt_tokens)
 
     def _refusal(self, charge: Charge, decision: Decision, result: str) -> Exception:
         index = answer.lacking(charge.plan, charge.amounts, decision.levels)
@@ -192,7 +203,3 @@ class Limiter:
 
     def _counter(self, rule: str, result: str) -> Counter:
         return self._decisions.labels(rule, result)
-
-
-def _granted(store: Store, charge: Charge, decision: Decision, tokens: int) -> Reservation:
-    return Reservation(tokens, answer.headers(charge.plan, decision.levels), store, charge)

@@ -119,16 +119,14 @@ class RedisStore:
         wire = self._wire
         if wire is None:
             raise StoreUnavailable("circuit_open")
-        reply = None
         try:
             reply = await wire.call(self._command(self._named(charge), b"r", charge.amounts))
-        except StoreUnavailable as error:
-            self._failures.labels(error.kind).inc()
-            raise
-        finally:
+        except BaseException as error:
             # Failed or cancelled: what may have been charged is given back.
-            if reply is None:
-                self.settle(charge, charge.plan.nothing)
+            self.settle(charge, charge.plan.nothing)
+            if isinstance(error, StoreUnavailable):
+                self._failures.labels(error.kind).inc()
+            raise
         return Decision(reply[0] == 1, reply[1:])
 
     def settle(self, charge: Charge, used: Amounts) -> None:
@@ -228,7 +226,7 @@ class RedisStore:
             self._config.deadline_s,
             (_BY_HASH, _BY_TEXT),
             self._keep,
-            self._seconds.observe,
+            self._seconds.observe_many,
         )
         connected = False
         try:

@@ -45,8 +45,8 @@ class Call:
 class Wire(asyncio.Protocol):
     """The connection. `lost` ends with the word for why; then every waiting call has failed.
 
-    `forgotten` and `whole` are the beginnings of a command by hash and by full script text.
-    `unsettled` receives settles that got no reply; `observe` the seconds of each answered call.
+    `script`: the beginnings of a command by hash and by full script text. `unsettled` receives
+    settles that got no reply; `observe` the seconds of answered calls and how many took so long.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Wire(asyncio.Protocol):
         deadline_s: float,
         script: tuple[bytes, bytes],
         unsettled: Callable[[Call], None],
-        observe: Callable[[float], None],
+        observe: Callable[[float, int], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._circuit = circuit
@@ -67,6 +67,7 @@ class Wire(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._outgoing: list[Call] = []
         self._pending: deque[Call] = deque()
+        self._open = True
         self._flush_soon = False
         self._flush_later: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -79,12 +80,19 @@ class Wire(asyncio.Protocol):
     def call(self, command: bytes) -> asyncio.Future[Any]:
         """Send with this tick's other commands. The future may fail with StoreUnavailable."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self.submit(Call(command, future))
+        # As `submit`, written out: there is one for each request.
+        if self._open:
+            self._outgoing.append(Call(command, future))
+            if not self._flush_soon:
+                self._flush_soon = True
+                self._loop.call_soon(self._flush)
+        else:
+            future.set_exception(StoreUnavailable("lost"))
         return future
 
     def submit(self, call: Call) -> None:
         """As `call`, for a call that is made already."""
-        if self.lost.done():
+        if not self._open:
             self._fail(call, "lost")
             return
         self._outgoing.append(call)
@@ -94,17 +102,18 @@ class Wire(asyncio.Protocol):
 
     def submit_later(self, call: Call) -> None:
         """Send with the next write, or in LINGER_S."""
-        if self.lost.done():
+        if not self._open:
             self._fail(call, "lost")
             return
         self._outgoing.append(call)
-        if not self._flush_soon and self._flush_later is None:
-            self._flush_later = self._loop.call_later(LINGER_S, self._flush)
+        if self._flush_later is None and not self._flush_soon:
+            self._flush_later = self._loop.call_later(LINGER_S, self._flush_lingering)
 
     def drop(self, kind: str) -> None:
         """Give the connection up at once; everything that waits fails with `kind`."""
-        if self.lost.done():
+        if not self._open:
             return
+        self._open = False
         self.lost.set_result(kind)
         if self._transport is not None:
             self._transport.abort()
@@ -128,28 +137,34 @@ class Wire(asyncio.Protocol):
         self.drop("lost")
 
     def data_received(self, data: bytes) -> None:
-        reader, now = self._reader, time.monotonic()
+        reader, pending, now = self._reader, self._pending, time.monotonic()
         reader.feed(data)
+        due_at, answered = 0.0, 0
         try:
             while (reply := reader.gets()) is not False:
-                if not self._pending:
+                if not pending:
                     # Also what a full server says on a fresh connection before it hangs up.
                     self.drop(_kind_of_reply(reply, "protocol"))
-                    return
-                self._answer(self._pending.popleft(), reply, now)
+                    break
+                call = pending.popleft()
+                if isinstance(reply, hiredis.ReplyError):
+                    self._refused(call, str(reply))
+                    continue
+                if not call.expired:
+                    # The calls of one write are due together: they are observed together.
+                    if answered and call.due_at != due_at:
+                        self._observe(now - due_at + self._deadline_s, answered)
+                        answered = 0
+                    due_at = call.due_at
+                    answered += 1
+                    self._circuit.failures = 0
+                future = call.future
+                if future is not None and not future.done():
+                    future.set_result(reply)
         except hiredis.ProtocolError:
             self.drop("protocol")
-
-    def _answer(self, call: Call, reply: Any, now: float) -> None:
-        if isinstance(reply, hiredis.ReplyError):
-            self._refused(call, str(reply))
-            return
-        if not call.expired:
-            self._circuit.failures = 0
-            self._observe(now - call.due_at + self._deadline_s)
-        future = call.future
-        if future is not None and not future.done():
-            future.set_result(reply)
+        if answered:
+            self._observe(now - due_at + self._deadline_s, answered)
 
     def _refused(self, call: Call, error: str) -> None:
         kind = kind_of(error)
@@ -170,22 +185,28 @@ class Wire(asyncio.Protocol):
         elif not call.future.done():
             call.future.set_exception(StoreUnavailable(kind))
 
+    def _flush_lingering(self) -> None:
+        """Settles found no company. The timer is not cancelled when they do, but fires for what
+        came since then: setting one anew for each write costs more than it waits too little."""
+        self._flush_later = None
+        if not self._flush_soon:
+            self._flush()
+
     def _flush(self) -> None:
         self._flush_soon = False
-        if self._flush_later is not None:
-            self._flush_later.cancel()
-            self._flush_later = None
         calls = self._outgoing
         if not calls or self._transport is None:
             return
         self._outgoing = []
-        due_at = time.monotonic() + self._deadline_s
+        first_at = due_at = time.monotonic() + self._deadline_s
         for call in calls:
             if call.due_at == 0.0:
                 call.due_at = due_at
+            elif call.due_at < first_at:
+                first_at = call.due_at
         self._pending.extend(calls)
         if self._timer is None:
-            self._arm(min(call.due_at for call in calls))
+            self._arm(first_at)
         self._transport.write(b"".join([call.command for call in calls]))
 
     def _arm(self, at: float) -> None:

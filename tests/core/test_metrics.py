@@ -67,6 +67,14 @@ def test_a_histogram_puts_a_value_on_a_bound_below_it() -> None:
     assert metrics.value("headrace_h") == 5.0
 
 
+def test_many_observations_of_one_value_are_as_many_observations() -> None:
+    metrics = Metrics.private()
+    histogram = metrics.histogram("headrace_h", "H.", [1, 2])
+    histogram.observe_many(1.5, 3)
+    histogram.observe_many(5.0, 1)
+    assert metrics.board.collect()["headrace_h"].series[()] == [9.5, 0.0, 3.0, 1.0]
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.floats(-1e6, 1e6), max_size=30),

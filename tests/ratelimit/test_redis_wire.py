@@ -36,7 +36,7 @@ class Fixture:
             60.0,
             (BY_HASH, BY_TEXT),
             self.unsettled.append,
-            self.seconds.append,
+            lambda seconds, count: self.seconds.extend([seconds] * count),
         )
         self.transport: Any = FakeTransport()
         self.wire.connection_made(self.transport)
