@@ -56,11 +56,11 @@ def _parser() -> argparse.ArgumentParser:
         "check", help="say everything that is wrong with a configuration, and bind nothing"
     )
     for command in (serve, check):
-        command.add_argument("-c", "--config", required=True, metavar="FILE", help="YAML file")
+        command.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
     commands.add_parser("schema", help="print the JSON Schema of the configuration file")
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
     demo.add_argument("--once", action="store_true", help="ask one question and end")
-    demo.add_argument("--port", type=int, default=0, metavar="N", help="where to listen")
+    demo.add_argument("--port", type=int, default=0, metavar="N", help="the port (default: any free one)")
     return parser
 
 
