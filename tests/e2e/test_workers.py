@@ -13,17 +13,20 @@ from typing import Any
 
 import orjson
 import pytest
+import pytest_asyncio
 from client import Client, chat, content
 from running import Caller, Identity, Process, admin, eventually, metric
 
 from loadtest.replica import FakeReplica
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def gateway(identity: Identity, replicas: list[FakeReplica]) -> AsyncIterator[Process]:
-    document = identity.config([replica.url for replica in replicas], workers=2)
-    with Process(document) as gateway:
-        yield gateway
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(identity: Identity) -> AsyncIterator[Process]:
+    async with FakeReplica() as one, FakeReplica() as two:
+        with Process(identity.config([one.url, two.url], workers=2)) as gateway:
+            yield gateway
 
 
 @contextlib.contextmanager
@@ -42,7 +45,7 @@ async def connected(caller: Caller, without: int) -> Client:
 
 
 async def test_a_killed_worker_takes_only_its_own_streams_with_it(
-    identity: Identity, replicas: list[FakeReplica], gateway: Process
+    identity: Identity, gateway: Process
 ) -> None:
     caller = Caller(gateway, identity)
     victim, survivor = gateway.workers
