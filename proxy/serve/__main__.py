@@ -60,7 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("schema", help="print the JSON Schema of the configuration file")
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
     demo.add_argument("--once", action="store_true", help="ask one question and end")
-    demo.add_argument("--port", type=int, default=0, metavar="N", help="the port (default: any free one)")
+    demo.add_argument(
+        "--port", type=int, default=0, metavar="N", help="the port (default: any free one)"
+    )
     return parser
 
 
