@@ -180,7 +180,7 @@ class ModelHealth:
 
     def __init__(self, members: Iterable[ReplicaHealth], config: HealthConfig) -> None:
         self.members = tuple(members)
-        self._all = tuple(member.replica for member in self.members)
+        self.everyone = tuple(member.replica for member in self.members)
         self._max_ejected = int(len(self.members) * config.max_ejected_ratio)
         self.troubled = False
         """Whether any circuit is not closed: kept by `review`, so that the usual case is free."""
@@ -195,7 +195,7 @@ class ModelHealth:
     def candidates(self, now: float) -> Sequence[Replica]:
         """In configuration order. Empty only when every replica is certainly down."""
         if not self.troubled:
-            return self._all
+            return self.everyone
         ejected = {id(member) for member in self._ejected(now)}
         return [member.replica for member in self.members if id(member) not in ejected]
 

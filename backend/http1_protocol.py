@@ -3,6 +3,9 @@
 The path of a chunk is: the transport calls `data_received`, llhttp appends the body bytes to one
 list, and the handler gets them joined, in one call. Everything else (head, end, faults) leaves
 that path at one test. A replica's bytes are not trusted more than a client's: see `framing`.
+
+llhttp judges the head and says where it ends, but is not asked for its headers: they are cut from
+the bytes in one go, which is a third of the cost of a call for each of them.
 """
 
 from __future__ import annotations
@@ -16,11 +19,9 @@ import httptools
 from backend.framing import (
     EMPTY_BODY,
     HEAD_BYTES,
-    HEADERS,
     INFORMATIONAL,
     Refused,
-    body_is_sized,
-    check_head,
+    read_head,
 )
 from backend.request_head import RequestHead
 from backend.response import ResponseHandler
@@ -49,6 +50,10 @@ def _nowhere(data: bytes) -> None:
     """Stands where the parser was."""
 
 
+def _never() -> bool:
+    return False
+
+
 class Http1Protocol(asyncio.Protocol):
     """One socket to a replica. States: idle (no handler), head, body, closed.
 
@@ -58,10 +63,10 @@ class Http1Protocol(asyncio.Protocol):
 
     __slots__ = (
         "_complete",
+        "_early",
         "_feed",
         "_handler",
         "_head",
-        "_head_bytes",
         "_head_ready",
         "_headers",
         "_in_body",
@@ -72,6 +77,7 @@ class Http1Protocol(asyncio.Protocol):
         "_parser",
         "_parts",
         "_paused",
+        "_persists",
         "_silent_bytes",
         "_silent_read",
         "_status",
@@ -103,6 +109,7 @@ class Http1Protocol(asyncio.Protocol):
         self._reset()
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._feed: Callable[[bytes], None] = self._parser.feed_data
+        self._persists: Callable[[], bool] = self._parser.should_keep_alive
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "idle" if self._handler is None else "busy"
@@ -111,8 +118,8 @@ class Http1Protocol(asyncio.Protocol):
     def _reset(self) -> None:
         self._method = b""
         self._status = 0
-        self._headers: list[Header] = []
-        self._head_bytes = 0
+        self._headers: Sequence[Header] = ()
+        self._early = b""
         self._silent_bytes = 0
         self._silent_read = 0
         self._informational = 0
@@ -141,7 +148,7 @@ class Http1Protocol(asyncio.Protocol):
         """As `Connection.send`. On a lost socket the handler hears so in the next loop tick."""
         if self._handler is not None:
             raise RuntimeError("a request is already under way on this connection")
-        if not self.usable or self._transport is None:
+        if self.closed or self._transport is None:
             error = self._reset_error("the connection was closed before the request", False)
             asyncio.get_running_loop().call_soon(handler.on_failed, error)
             self._let_go()
@@ -187,6 +194,8 @@ class Http1Protocol(asyncio.Protocol):
             self.abort()  # bytes that nobody asked for (RFC 9112 section 9.2: a smuggled answer)
             return
         self.reads += 1
+        if not self._status:
+            self._early = self._early + data if self._early else data
         try:
             self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -226,6 +235,7 @@ class Http1Protocol(asyncio.Protocol):
         # The parser and its callbacks refer to each other: help the collector.
         self._parser = None
         self._feed = _nowhere
+        self._persists = _never
         self._owner.lost(self)
 
     # --- the parser's side
@@ -234,31 +244,24 @@ class Http1Protocol(asyncio.Protocol):
         if self._complete:
             self._surplus = True
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > HEAD_BYTES:
-            raise Refused("its header block is too large")
-        if self._status:
-            return  # a trailer: counted, and dropped (RFC 9110 section 6.5.1)
-        if len(self._headers) >= HEADERS:
-            raise Refused("it has too many headers")
-        self._headers.append((name.lower(), value.rstrip(b" \t")))
-
     def on_headers_complete(self) -> None:
         if self._surplus:
             raise Refused("a second response follows")
-        parser = cast(httptools.HttpResponseParser, self._parser)
-        status: int = parser.get_status_code()
-        version = parser.get_http_version()
-        if not check_head(status, version):
+        early = self._early
+        end = early.find(b"\r\n\r\n")
+        if not 0 <= end <= HEAD_BYTES:
+            raise Refused("its header block is too large")
+        status, headers, sized = read_head(early[:end])
+        if status < 200:
             self._informational += 1
             if self._informational > INFORMATIONAL:
                 raise Refused("too many interim responses")
-            self._headers = []
+            self._early = early[end + 4 :]
             return
-        sized = body_is_sized(self._headers, version)
+        self._early = b""
         self._status = status
-        self._keep_alive = parser.should_keep_alive()
+        self._headers = headers
+        self._keep_alive = self._persists()
         self._head_ready = True
         if self._method == b"HEAD":
             # The parser cannot be told that no body follows: never use the socket again.
@@ -276,38 +279,47 @@ class Http1Protocol(asyncio.Protocol):
 
     def _advance(self, handler: ResponseHandler, data: bytes) -> None:
         """A read that touched the head or the end."""
-        if self.reads == 1 and not data.startswith(b"H"):
-            self._refuse(Refused("it does not start with HTTP/"))  # llhttp takes RTSP/ and ICE/
-            return
+        parts = self._parts
         if not self._status:
-            self._count_silent(len(data))
+            if self.reads == 1 and not data.startswith(b"H"):
+                self._refuse(Refused("it does not start with HTTP/"))
+            else:
+                self._count_silent(len(data))
             return
+        if not parts:
+            self._count_silent(len(data))
+            if self._handler is not handler:
+                return
         if self._head_ready:
             self._head_ready = False
             self._in_body = not self._complete
-            handler.on_head(self._status, self._headers)
-        if self._parts and self._handler is handler and self._method != b"HEAD":
-            body = b"".join(self._parts)
-            self._parts.clear()
+            handler.on_head(self._status, list(self._headers))
+        if parts and self._handler is handler and self._method != b"HEAD":
+            body = b"".join(parts)
+            parts.clear()
             handler.on_body(body)
         if self._complete and self._handler is handler:
             self._end(handler)
 
     def _end(self, handler: ResponseHandler) -> None:
         self._handler = None
-        self._let_go()
-        transport = cast(asyncio.Transport, self._transport)
+        hold = self.hold
+        if hold is not None:
+            self.hold = None
+            hold.detach()
+        transport = self._transport
         # Unsent request bytes would be read as the start of the next request.
         if (
-            self._keep_alive
+            transport is not None
+            and self._keep_alive
             and not self._surplus
-            and not transport.is_closing()
             and transport.get_write_buffer_size() == 0
         ):
             self.served += 1
-            self.resume_reading()
+            if self._paused:
+                self.resume_reading()
             self._owner.released(self)
-        else:
+        elif transport is not None:
             transport.abort()
         handler.on_end()
 

@@ -77,6 +77,7 @@ class _Target:
         self.failed_at = float("-inf")
         self.open = True
         self._pool = upstream.pool
+        self._max_idle, self._max_idle_s = upstream.pool.max_idle, upstream.pool.max_idle_s
         self._timeouts = upstream.timeouts
         self._clock = clock
         self.connects = _Connects(metrics, self.id)
@@ -95,7 +96,7 @@ class _Target:
         """The connection that was idle for the shortest time, if it is young enough."""
         while self.idle:
             protocol, _ = self.idle.popitem()
-            if self._clock() - protocol.idle_at >= self._pool.max_idle_s:
+            if self._clock() - protocol.idle_at >= self._max_idle_s:
                 # Last in, first out: all others are older still.
                 protocol.abort()
                 self.close_idle()
@@ -127,18 +128,19 @@ class _Target:
         self.connects.ok.inc()
         return protocol
 
-    def hold(self, protocol: Http1Protocol) -> Connection:
-        self.busy.add(protocol)
-        return Connection(protocol, self.id)
-
     def released(self, protocol: Http1Protocol) -> None:
         self.busy.discard(protocol)
         self.reads_done += protocol.reads
         protocol.reads = 0
-        self.keep(protocol)
+        # As `keep`, written out: there is one for each request.
+        if self.open and len(self.idle) < self._max_idle:
+            protocol.idle_at = self._clock()
+            self.idle[protocol] = None
+        else:
+            protocol.abort()
 
     def keep(self, protocol: Http1Protocol) -> None:
-        if self.open and len(self.idle) < self._pool.max_idle:
+        if self.open and len(self.idle) < self._max_idle:
             protocol.idle_at = self._clock()
             self.idle[protocol] = None
         else:
@@ -162,7 +164,7 @@ class _Target:
 
     def tick(self, now: float) -> None:
         """Close what was idle for too long, publish the counts."""
-        for protocol in [p for p in self.idle if now - p.idle_at >= self._pool.max_idle_s]:
+        for protocol in [p for p in self.idle if now - p.idle_at >= self._max_idle_s]:
             del self.idle[protocol]
             protocol.abort()
         self._idle_gauge.set(len(self.idle))
@@ -239,11 +241,13 @@ class Pool:
         Raises UpstreamUnreachable or UpstreamTimeout. A cancelled call leaves nothing open.
         """
         target = self._targets[replica_id]
-        if not fresh and (protocol := target.take()) is not None:
-            return target.hold(protocol)
-        if not target.open:
-            raise UpstreamUnreachable("the gateway is closing its connections")
-        return target.hold(await target.open_one())
+        protocol = None if fresh else target.take()
+        if protocol is None:
+            if not target.open:
+                raise UpstreamUnreachable("the gateway is closing its connections")
+            protocol = await target.open_one()
+        target.busy.add(protocol)
+        return Connection(protocol, target.id)
 
     def open_connections(self) -> int:
         """Sockets that are open or being opened (a leak counter)."""

@@ -97,7 +97,9 @@ class Registry:
     def candidates(self, model: str) -> Sequence[Replica]:
         """The replicas that may get a request now, in a stable order; none for unknown names."""
         health = self._models.get(model)
-        return health.candidates(self._clock()) if health is not None else ()
+        if health is None:
+            return ()
+        return health.candidates(self._clock()) if health.troubled else health.everyone
 
     def load(self, replica_id: str) -> Load | None:
         """What it last reported, while that is fresh."""

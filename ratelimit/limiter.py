@@ -140,9 +140,7 @@ class Limiter:
         """
         plan = self._plans.get((tenant, tier, model)) or self._plan(tenant, tier, model)
         output = self._output_estimate if max_output_tokens is None else max_output_tokens
-        if output > self._output_cap:
-            output = self._output_cap
-        tokens = prompt_tokens + output
+        tokens = prompt_tokens + min(output, self._output_cap)
         if not plan.buckets:
             return Reservation(tokens)
         if prompt_tokens > plan.largest_prompt:

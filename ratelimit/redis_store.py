@@ -127,7 +127,7 @@ class RedisStore:
             if isinstance(error, StoreUnavailable):
                 self._failures.labels(error.kind).inc()
             raise
-        return Decision(reply[0] == 1, reply[1:])
+        return Decision(reply.pop(0) == 1, reply)
 
     def settle(self, charge: Charge, used: Amounts) -> None:
         call = Call(self._command(charge, b"s", used))

@@ -92,6 +92,14 @@ async def test_a_good_token_names_its_principal(make_world: Callable[..., World]
     assert (world.counted("verified"), world.counted("cached")) == (1, 1)
 
 
+async def test_a_token_is_remembered_however_its_header_is_spelt(world: World) -> None:
+    token = world.key.token()
+    for scheme in (b"bearer  ", b"Bearer ", b"BEARER "):
+        principal = await world.authenticator.authenticate(scheme + token)
+        assert principal.subject == "alice"
+    assert (world.counted("verified"), world.counted("cached")) == (1, 2)
+
+
 async def test_a_remembered_token_expires(world: World) -> None:
     token = world.key.token()
     await world.show(token)

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from backend.framing import Refused, body_is_sized, check_head
+import httptools
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend.framing import HEADERS, Refused, body_is_sized, check_head, read_head
+from core.exchange import Header
 
 
 def test_final_and_interim() -> None:
@@ -27,3 +33,68 @@ def test_where_the_body_ends() -> None:
 def test_refused_codings(coding: bytes) -> None:
     with pytest.raises(Refused):
         body_is_sized([(b"transfer-encoding", coding)], "1.1")
+
+
+def test_a_head_is_taken_apart() -> None:
+    head = read_head(b"HTTP/1.1 200 OK\r\nX-A:\t b:c \r\nEmpty:\r\nContent-Length: 2")
+    assert head.status == 200
+    assert head.headers == ((b"x-a", b"b:c"), (b"empty", b""), (b"content-length", b"2"))
+    assert head.sized
+    assert read_head(b"HTTP/1.0 200") == (200, (), False)
+    assert read_head(b"HTTP/1.1 100 Continue\r\na: b") == (100, (), False)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        b"\r\nHTTP/1.1 200 OK",
+        b"RTSP/1.1 200 OK",
+        b"HTTP/1.1  200 OK",
+        b"HTTP/2.0 200 OK",
+        b"HTTP/1.1 200 OK" + b"\r\na: b" * (HEADERS + 1),
+    ],
+)
+def test_refused_blocks(block: bytes) -> None:
+    with pytest.raises(Refused):
+        read_head(block)
+
+
+class Listener:
+    """What llhttp itself makes of a head."""
+
+    def __init__(self) -> None:
+        self.headers: list[Header] = []
+        self.complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+LINES = st.one_of(
+    st.sampled_from([b"a: b", b"A:b", b"c:", b"d:\t e \t", b"f: g:h", b"i: \xff", b" j", b"k :l"]),
+    st.binary(max_size=12),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(LINES, max_size=5), st.sampled_from([b"\r\n", b"\n", b"\r\n\r\n"]))
+def test_cut_heads_are_what_the_parser_sees(lines: list[bytes], separator: bytes) -> None:
+    raw = b"HTTP/1.1 200 OK\r\n" + separator.join(lines) + b"\r\n\r\n"
+    listener: Any = Listener()
+    parser: Any = httptools.HttpResponseParser(listener)
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserError:
+        if not listener.complete:
+            return
+    if not listener.complete:
+        return
+    try:
+        head = read_head(raw[: raw.index(b"\r\n\r\n")])
+    except Refused:
+        return
+    assert list(head.headers) == listener.headers
