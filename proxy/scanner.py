@@ -91,6 +91,10 @@ class EventScanner:
                 self.events += 1
                 return data
             return b"" if self._look_at(data) else data
+        return self._push_several(data)
+
+    def _push_several(self, data: bytes) -> bytes:
+        """Whole events, of which at most one mentions usage; anything else goes the slow way."""
         events = data.count(b"\n\n")
         usage = data.rfind(b'"usage"')
         if (
