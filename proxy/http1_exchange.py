@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from core.exchange import FlowSource, Header, Request
+
+if TYPE_CHECKING:
+    import asyncio
 
 _STATUS_LINES = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode("ascii"))
