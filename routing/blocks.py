@@ -27,8 +27,6 @@ def chain(data: bytes, block_tokens: int, start: int) -> list[int]:
     text when there is no tokenizer. A partial last block has none."""
     step = block_tokens * TOKEN_BYTES
     digest = xxhash.xxh3_64_intdigest
-    hashes: list[int] = []
-    for at in range(0, len(data) - step + 1, step):
-        start = digest(data[at : at + step], start)
-        hashes.append(start)
-    return hashes
+    return [
+        start := digest(data[at : at + step], start) for at in range(0, len(data) - step + 1, step)
+    ]

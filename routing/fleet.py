@@ -17,7 +17,11 @@ _SMOOTHING = 0.05
 
 
 class ModelFleet:
-    """The members that serve one model. `output_tokens` and `uncached_tokens` are running means."""
+    """The members that serve one model. `output_tokens` and `uncached_tokens` are running means.
+
+    `seen` are the candidates that `members` stand for; while they are the same object and nobody
+    is `away`, `update` has nothing to do.
+    """
 
     def __init__(
         self, config: RoutingConfig, index: PrefixIndex, on_gone: Callable[[Member], None]
@@ -25,8 +29,8 @@ class ModelFleet:
         self._config = config
         self._index = index
         self._on_gone = on_gone
-        self._seen: Sequence[Replica] | None = None
-        self._away: dict[str, tuple[Member, float]] = {}
+        self.seen: Sequence[Replica] | None = None
+        self.away: dict[str, tuple[Member, float]] = {}
         self.members: list[Member] = []
         priors = config.priors
         self.speeds = ModelSpeed(
@@ -38,25 +42,29 @@ class ModelFleet:
         self.uncached_tokens = 0.0
 
     def __repr__(self) -> str:
-        return f"<ModelFleet {len(self.members)} here, {len(self._away)} away>"
+        return f"<ModelFleet {len(self.members)} here, {len(self.away)} away>"
 
     def update(self, replicas: Sequence[Replica], now: float) -> list[Member]:
         """The members for `replicas`, the candidates of this moment."""
-        if replicas is not self._seen:
+        if replicas is not self.seen:
             self._change(replicas, now)
-        if self._away:
+        if self.away:
             self._forget_old(now)
         return self.members
+
+    def known(self) -> list[Member]:
+        """Those here and those away."""
+        return [*self.members, *[member for member, _ in self.away.values()]]
 
     def forget(self, replica_id: str) -> None:
         """It was taken out of the configuration: if it comes back, it is new."""
         for member in self.members:
             if member.replica.id == replica_id:
                 self.members.remove(member)
-                self._seen = ()
+                self.seen = ()
                 self._drop(member)
                 return
-        if (away := self._away.pop(replica_id, None)) is not None:
+        if (away := self.away.pop(replica_id, None)) is not None:
             self._drop(away[0])
 
     def observed(self, output_tokens: int) -> None:
@@ -66,8 +74,8 @@ class ModelFleet:
 
     def _change(self, replicas: Sequence[Replica], now: float) -> None:
         known = {member.replica.id: member for member in self.members}
-        appeared_at = NEVER if self._seen is None else now
-        self._seen = replicas
+        appeared_at = NEVER if self.seen is None else now
+        self.seen = replicas
         self.members = []
         for replica in replicas:
             member = known.pop(replica.id, None)
@@ -84,10 +92,10 @@ class ModelFleet:
             member.replica = replica
             self.members.append(member)
         for member in known.values():
-            self._away[member.replica.id] = (member, now)
+            self.away[member.replica.id] = (member, now)
 
     def _returned(self, replica: Replica, now: float) -> Member | None:
-        away = self._away.pop(replica.id, None)
+        away = self.away.pop(replica.id, None)
         if away is None:
             return None
         member, left_at = away
@@ -99,9 +107,9 @@ class ModelFleet:
         return member
 
     def _forget_old(self, now: float) -> None:
-        for replica_id, (_, left_at) in list(self._away.items()):
+        for replica_id, (_, left_at) in list(self.away.items()):
             if now - left_at >= _FORGET_AFTER_S:
-                self._drop(self._away.pop(replica_id)[0])
+                self._drop(self.away.pop(replica_id)[0])
 
     def _drop(self, member: Member) -> None:
         self._index.remove(member.entry)

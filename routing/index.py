@@ -3,7 +3,7 @@
 One dictionary from a block's hash to a mask of targets (bits); residency of a chain is closed
 towards its head, so a bisection on masks finds every target's match at once. Each target forgets
 its least recently used blocks beyond its capacity, tails first. What was dispatched counts from
-that moment (`expect`), lives until the first token and is then kept, or is dropped.
+that moment (`expect`), lives until the first token and then stays (`confirm`), or is dropped.
 """
 
 from __future__ import annotations
@@ -19,48 +19,22 @@ _MOST_GROWTH = 4
 
 
 class Target:
-    """One replica's part of the index. `resident` is in order of use, the oldest first."""
+    """One replica's part of the index. `resident` is in order of use, the oldest first; beyond
+    `most` of them the oldest go. `expected` counts what is on its way."""
 
-    __slots__ = ("alive", "bit", "capacity", "expected", "nominal", "resident")
+    __slots__ = ("alive", "bit", "capacity", "expected", "most", "nominal", "resident")
 
     def __init__(self, bit: int, capacity: int) -> None:
         self.bit = bit
         self.capacity = capacity
         self.nominal = capacity
+        self.most = capacity
         self.alive = True
         self.resident: dict[int, None] = {}
         self.expected: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"<Target {self.bit:#x}: {len(self.resident)} of {self.capacity} blocks>"
-
-
-class Expectation:
-    """A prompt on its way to a target: confirmed or dropped exactly once."""
-
-    __slots__ = ("_blocks", "_index", "_open", "_target")
-
-    def __init__(self, index: PrefixIndex, target: Target, blocks: Sequence[int]) -> None:
-        self._index = index
-        self._target = target
-        self._blocks = blocks
-        self._open = True
-
-    def __repr__(self) -> str:
-        return f"<Expectation of {len(self._blocks)} blocks open={self._open}>"
-
-    def confirm(self) -> None:
-        """The first token came: the blocks are resident now. Idempotent."""
-        if self._open:
-            self._open = False
-            self._index.keep(self._target, self._blocks)
-            self._index.unexpect(self._target, self._blocks)
-
-    def drop(self) -> None:
-        """It failed before that. Idempotent."""
-        if self._open:
-            self._open = False
-            self._index.unexpect(self._target, self._blocks)
 
 
 class PrefixIndex:
@@ -91,6 +65,7 @@ class PrefixIndex:
             self._highest += 1
         target = Target(bit, max(capacity, 1))
         self._targets.append(target)
+        self._bound_all()
         return target
 
     def remove(self, target: Target) -> None:
@@ -100,6 +75,7 @@ class PrefixIndex:
             target.alive = False
             self._targets.remove(target)
             self._dying.append(target)
+            self._bound_all()
 
     def match(self, blocks: Sequence[int], targets: int) -> list[tuple[int, int]]:
         """How many of the leading `blocks` each target of the mask holds: pairs of a mask and a
@@ -125,18 +101,35 @@ class PrefixIndex:
                 pending.append((low, middle, group & ~holding))
         return result
 
-    def expect(self, target: Target, blocks: Sequence[int]) -> Expectation:
-        """The prompt of `blocks` is being sent to `target`."""
+    def expect(self, target: Target, blocks: Sequence[int]) -> None:
+        """The prompt of `blocks` is being sent to `target`. Must be followed by exactly one
+        `confirm` or `drop`."""
         expected, masks, bit = target.expected, self._masks, target.bit
         for block in blocks:
             expected[block] = expected.get(block, 0) + 1
             masks[block] = masks.get(block, 0) | bit
         if self._dying:
             self._sweep(_SWEEP + len(blocks))
-        return Expectation(self, target, blocks)
 
-    def unexpect(self, target: Target, blocks: Sequence[int]) -> None:
-        """Called by an Expectation that ends."""
+    def confirm(self, target: Target, blocks: Sequence[int]) -> None:
+        """The first token came: `blocks` are resident, and the most recently used."""
+        if not target.alive:
+            return
+        resident, expected = target.resident, target.expected
+        for block in reversed(blocks):  # the head is the youngest, so that tails go first
+            if block in resident:
+                del resident[block]
+            resident[block] = None  # its bit was set when it was expected
+            count = expected[block] - 1
+            if count:
+                expected[block] = count
+            else:
+                del expected[block]
+        if len(resident) > target.most:
+            self._shrink(target)
+
+    def drop(self, target: Target, blocks: Sequence[int]) -> None:
+        """It failed before that."""
         if not target.alive:
             return
         expected, resident = target.expected, target.resident
@@ -149,19 +142,6 @@ class PrefixIndex:
             if block not in resident:
                 self._clear(block, target.bit)
 
-    def keep(self, target: Target, blocks: Sequence[int]) -> None:
-        """`target` has computed `blocks`: resident, and the most recently used."""
-        if not target.alive:
-            return
-        resident, masks, bit = target.resident, self._masks, target.bit
-        for block in reversed(blocks):  # the head is the youngest, so that tails go first
-            if block in resident:
-                del resident[block]
-            else:
-                masks[block] = masks.get(block, 0) | bit
-            resident[block] = None
-        self._shrink(target)
-
     def corrected(self, target: Target, *, predicted: int, delivered: int) -> None:
         """The engine found `delivered` blocks where `predicted` were; mend the capacity.
 
@@ -169,26 +149,39 @@ class PrefixIndex:
         """
         if delivered < predicted:
             target.capacity = max(int(target.capacity * _SHRINK), 1)
+            self._bound(target)
             self._shrink(target)
         elif delivered > predicted:
             grown = max(int(target.capacity * _GROW), target.capacity + 1)
             target.capacity = min(grown, target.nominal * _MOST_GROWTH)
+            self._bound(target)
 
     def resize(self, target: Target, capacity: int) -> None:
         """A replica told its real capacity; what was learned is scaled with it."""
         capacity = max(capacity, 1)
         target.capacity = max(target.capacity * capacity // target.nominal, 1)
         target.nominal = capacity
+        self._bound(target)
         self._shrink(target)
 
-    def _shrink(self, target: Target) -> None:
+    def _limit(self, target: Target) -> int:
         # The share of each target bounds the whole without a second order of use.
-        limit = min(target.capacity, max(self._max_entries // max(len(self._targets), 1), 1))
-        resident = target.resident
-        excess = len(resident) - limit
+        return min(target.capacity, max(self._max_entries // max(len(self._targets), 1), 1))
+
+    def _bound(self, target: Target) -> None:
         # In batches: a dictionary that lost its oldest entries walks over their places each time.
-        if excess <= min(_SLACK, limit // 16):
+        limit = self._limit(target)
+        target.most = limit + min(_SLACK, limit // 16)
+
+    def _bound_all(self) -> None:
+        for target in self._targets:
+            self._bound(target)
+
+    def _shrink(self, target: Target) -> None:
+        resident = target.resident
+        if len(resident) <= target.most:
             return
+        excess = len(resident) - self._limit(target)
         oldest = iter(resident)
         doomed = [next(oldest) for _ in range(min(excess, _MOST_AT_ONCE))]
         for block in doomed:

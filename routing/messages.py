@@ -14,12 +14,14 @@ import orjson
 import xxhash
 
 from core.errors import BadRequest
+from routing.weight import PER_FIELD, PER_ITEM
 
 Message = dict[str, Any]
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
 _PART_FIELDS = frozenset({"type", "text", "refusal", "thinking", "closed", "uuid"})
-_PLAIN_ROLES = frozenset({"user", "system"})
+_PLAIN_ROLES = ("user", "assistant", "system")
+_PLAIN_FIELDS = 2
 # Its value changes with every request of that client; vLLM drops the line (and so keeps the
 # prefix cache usable).
 _BILLING_LINE = "x-anthropic-billing-header"
@@ -36,6 +38,35 @@ class Conversation:
 
     def __repr__(self) -> str:
         return f"<Conversation of {len(self.messages)}, {len(self.media)} media>"
+
+
+def plain(messages: object, *, as_parts: bool, limit: int) -> list[Message] | None:
+    """As `normalise`, of the shape that nearly all chats have: only roles and texts, in sum of no
+    more than the weight `limit` (see `exceeds`). None for all others, whatever is the matter.
+
+    One flat loop, because it is every request's work.
+    """
+    if type(messages) is not list or not messages:
+        return None
+    limit -= (PER_ITEM + _PLAIN_FIELDS * PER_FIELD) * len(messages)
+    result: list[Message] = []
+    try:
+        for message in messages:
+            if type(message) is not dict or len(message) != _PLAIN_FIELDS:
+                return None
+            role = message["role"]
+            content = message["content"]
+            if type(content) is not str or role not in _PLAIN_ROLES:
+                return None
+            limit -= len(role) + len(content)
+            if limit < 0 or (role == "system" and content.startswith(_BILLING_LINE)):
+                return None
+            # A copy of its own, with the fields in this order.
+            kept = [{"type": "text", "text": content}] if as_parts else content
+            result.append({"role": role, "content": kept})
+    except KeyError:
+        return None
+    return result
 
 
 def normalise(messages: object, *, as_parts: bool, developer: bool) -> Conversation:
@@ -55,8 +86,13 @@ def normalise(messages: object, *, as_parts: bool, developer: bool) -> Conversat
             _refuse("every message must be an object", f"messages[{index}]")
         role = message.get("role")
         content = message.get("content")
-        if not as_parts and role in _PLAIN_ROLES and type(content) is str and len(message) == 2:
-            if content.startswith(_BILLING_LINE) and role == "system":
+        if (
+            not as_parts
+            and type(content) is str
+            and role in _PLAIN_ROLES
+            and len(message) == _PLAIN_FIELDS
+        ):
+            if role == "system" and content.startswith(_BILLING_LINE):
                 content = content.partition("\n")[2]
             result.append({"role": role, "content": content})
             continue
@@ -131,7 +167,7 @@ def _part(part: dict[str, Any], media: list[str], where: str) -> dict[str, Any] 
     kind = part.get("type")
     if kind is None and "text" in part:
         kind = "text"
-    if kind in _TEXT_PARTS:
+    if isinstance(kind, str) and kind in _TEXT_PARTS:
         text = part.get(kind if kind in ("refusal", "thinking") else "text")
         if text is None:
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from core.metrics import Gauge, Metrics
 from routing.index import PrefixIndex
 from routing.member import Member
@@ -10,7 +12,7 @@ _DECISION_BUCKETS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3,
 
 
 class RouterMeters:
-    """What the router tells of its decisions and of the replicas' accounts."""
+    """What the router tells of its decisions and, when asked to, of the replicas' accounts."""
 
     def __init__(self, metrics: Metrics) -> None:
         label = ("replica",)
@@ -30,14 +32,14 @@ class RouterMeters:
         self.decided = metrics.histogram(
             "headrace_route_decision_seconds", "Time to choose a replica.", _DECISION_BUCKETS
         ).observe
-        self._predicted = metrics.counter(
+        self.predicted = metrics.counter(
             "headrace_route_predicted_cached_tokens_total",
             "Prompt tokens believed to be cached, of answers that tell how many were.",
-        )
-        self._delivered = metrics.counter(
+        ).inc
+        self.delivered = metrics.counter(
             "headrace_route_delivered_cached_tokens_total",
             "Prompt tokens that the engine found cached.",
-        )
+        ).inc
         self._refusals = metrics.counter(
             "headrace_route_refusals_total", "Requests that no replica could take.", ("reason",)
         )
@@ -50,37 +52,40 @@ class RouterMeters:
             "headrace_ledger_underflow_total", "Times that more was given back than was charged."
         ).inc
         self._gauges: dict[str, tuple[Gauge, Gauge, Gauge]] = {}
+        self._leaving: list[Member] = []
 
-    def show(self, member: Member) -> None:
-        """Publish the member's account."""
-        replica_id = member.replica.id
+    def publish(self, members: Sequence[Member], index: PrefixIndex) -> None:
+        """Show the accounts of `members` and of those forgotten that still carry something."""
+        self._leaving = [member for member in self._leaving if member.account.in_flight]
+        sums = dict.fromkeys(self._gauges, (0, 0, 0))  # whoever is gone is shown with nothing
+        for member in (*members, *self._leaving):
+            account = member.account
+            in_flight, pending, live = sums.get(member.replica.id, (0, 0, 0))
+            sums[member.replica.id] = (
+                in_flight + account.in_flight,
+                pending + account.pending_tokens,
+                live + account.live_tokens,
+            )
+        for replica_id, values in sums.items():
+            for gauge, value in zip(self._of(replica_id), values, strict=True):
+                gauge.set(value)
+        self._entries.set(len(index))
+        self._evictions.inc(index.evictions - self._evicted)
+        self._evicted = index.evictions
+
+    def _of(self, replica_id: str) -> tuple[Gauge, Gauge, Gauge]:
         gauges = self._gauges.get(replica_id)
         if gauges is None:
-            gauges = (
+            gauges = self._gauges[replica_id] = (
                 self._in_flight.labels(replica_id),
                 self._pending.labels(replica_id),
                 self._live.labels(replica_id),
             )
-            self._gauges[replica_id] = gauges
-        account = member.account
-        gauges[0].set(account.in_flight)
-        gauges[1].set(account.pending_tokens)
-        gauges[2].set(account.live_tokens)
+        return gauges
 
     def forget(self, member: Member) -> None:
-        """Keep no handles of a replica that is gone; what it still carries is shown until done."""
-        if member.account.in_flight == 0:
-            self._gauges.pop(member.replica.id, None)
-
-    def compared(self, predicted: int, delivered: int) -> None:
-        self._predicted.inc(predicted)
-        self._delivered.inc(delivered)
+        """The replica is gone; what it still carries is shown until that is done."""
+        self._leaving.append(member)
 
     def refused(self, reason: str) -> None:
         self._refusals.labels(reason).inc()
-
-    def index(self, index: PrefixIndex) -> None:
-        self._entries.set(len(index))
-        if index.evictions != self._evicted:
-            self._evictions.inc(index.evictions - self._evicted)
-            self._evicted = index.evictions

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import xxhash
+from xxhash import xxh3_64_intdigest
 
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex
-from routing.member import NEVER, Member
-from routing.score import Score, Weights, Wish, queue_seconds, score
+from routing.member import Member
+from routing.score import Terms, Weights, Wish, queue_seconds, scores
 
-
-class Choice(NamedTuple):
-    """The chosen replica, how many prompt tokens it is believed to hold, and why."""
-
-    member: Member
-    cached: int
-    score: Score | None
-
-
-_Scored = tuple[tuple[float, float, float, float, float, float], int, Member]
-"""The terms of a `Score`, the leading blocks held, and by whom."""
+Choice = tuple[Member, int, Terms | None]
+"""The chosen replica, how many prompt tokens it is believed to hold, and why (see `Score`)."""
 
 
 class Policy(Protocol):
@@ -46,7 +37,7 @@ class RoundRobin:
         return "<RoundRobin>"
 
     def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
-        return Choice(min(members, key=_waiting), 0, None)
+        return min(members, key=_waiting), 0, None
 
 
 class LeastLoad:
@@ -58,7 +49,7 @@ class LeastLoad:
         return "<LeastLoad>"
 
     def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
-        return Choice(min(members, key=_load), 0, None)
+        return min(members, key=_load), 0, None
 
 
 class PrefixAffinity:
@@ -82,30 +73,32 @@ class PrefixAffinity:
         return f"<PrefixAffinity {self._index}>"
 
     def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
-        blocks = wish.blocks
+        blocks = wish[2]
         mask = 0
-        youngest = NEVER
+        starting = False
+        fresh_after = now - self._slow_start_s
         for member in members:
             mask |= member.entry.bit
-            youngest = max(youngest, member.appeared_at)
+            if member.appeared_at > fresh_after:
+                starting = True
         matches = self._index.match(blocks, mask)
-        penalties = self._penalties(members, now) if now - youngest < self._slow_start_s else None
-        best = float("inf")
-        scored: list[_Scored] = []
-        weights, block_tokens = self._weights, self._block_tokens
-        held = matches[0][1]
-        alike = len(matches) == 1
-        for number, member in enumerate(members):
-            if not alike:
-                held = _held(matches, member.entry.bit)
-            penalty = 0.0 if penalties is None else penalties[number]
-            cost = score(member, wish, held * block_tokens, weights, penalty)
-            best = min(best, cost[0])
-            scored.append((cost, held, member))
-        limit = best + self._window
-        tied = [entry for entry in scored if entry[0][0] <= limit]
-        cost, held, member = tied[0] if len(tied) == 1 else _untie(tied, matches, blocks)
-        return Choice(member, held * block_tokens, Score._make(cost))
+        block_tokens = self._block_tokens
+        if len(matches) == 1:
+            cached = [matches[0][1] * block_tokens] * len(members)
+        else:
+            cached = []
+            for member in members:
+                bit = member.entry.bit
+                for group, count in matches:
+                    if group & bit:
+                        cached.append(count * block_tokens)
+                        break
+        penalties = self._penalties(members, now) if starting else None
+        costs = scores(members, wish, cached, self._weights, penalties)
+        limit = min(costs)[0] + self._window
+        tied = [number for number, cost in enumerate(costs) if cost[0] <= limit]
+        chosen = tied[0] if len(tied) == 1 else _untie(tied, members, cached, matches, blocks)
+        return members[chosen], cached[chosen], costs[chosen]
 
     def _penalties(self, members: Sequence[Member], now: float) -> list[float]:
         """Slow start: a replica that just came gets a share of the others' queues on top."""
@@ -115,24 +108,26 @@ class PrefixAffinity:
         return [max(0.0, 1.0 - (now - member.appeared_at) / span) * mean for member in members]
 
 
-def _held(matches: list[tuple[int, int]], bit: int) -> int:
-    for group, count in matches:
-        if group & bit:
-            return count
-    return 0
-
-
-def _untie(tied: list[_Scored], matches: list[tuple[int, int]], blocks: Sequence[int]) -> _Scored:
-    longest = max([held for _, held, _ in tied])
-    tied = [entry for entry in tied if entry[1] == longest]
-    if len(tied) == 1:
-        return tied[0]
-    # Every replica holds the blocks before this one (a common system prompt).
-    apart = min([count for _, count in matches])
+def _untie(
+    tied: Sequence[int],
+    members: Sequence[Member],
+    cached: Sequence[int],
+    matches: Sequence[tuple[int, int]],
+    blocks: Sequence[int],
+) -> int:
+    """The place among `members` of the one to take, of those at the places `tied`."""
+    apart = matches[0][1]
+    if len(matches) > 1:
+        longest = max([cached[number] for number in tied])
+        tied = [number for number in tied if cached[number] == longest]
+        if len(tied) == 1:
+            return tied[0]
+        # Every replica holds the blocks before this one (a common system prompt).
+        apart = min([count for _, count in matches])
     if apart < len(blocks):
         text = blocks[apart].to_bytes(8, "little")
-        return max(tied, key=lambda entry: xxhash.xxh3_64_intdigest(text, entry[2].key))
-    return min(tied, key=lambda entry: _load(entry[2]))
+        return max([(xxh3_64_intdigest(text, members[number].key), number) for number in tied])[1]
+    return min([(_load(members[number]), number) for number in tied])[1]
 
 
 def make_policy(config: RoutingConfig, index: PrefixIndex) -> Policy:

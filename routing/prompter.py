@@ -56,7 +56,7 @@ class Prompter:
                     )
                 self._names[name] = model.name
             self._models[model.name] = ServedModel(model, config.block_tokens, load)
-        self._counters: dict[tuple[str, bool], Callable[[], None]] = {}
+        self._counters: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._threads: ThreadPoolExecutor | None = None
         if metrics is not None:
             self.use_metrics(metrics)
@@ -72,8 +72,8 @@ class Prompter:
             ("model", "exact"),
         )
         for name in self._models:
-            self._counters[name, True] = counter.labels(name, "true").inc
-            self._counters[name, False] = counter.labels(name, "false").inc
+            estimates = counter.labels(name, "false").inc
+            self._counters[name] = (estimates, counter.labels(name, "true").inc)
 
     def resolve(self, name: object) -> str:
         """The model that `name` (a name or an alias) stands for. Raises NotFound."""
@@ -90,6 +90,10 @@ class Prompter:
         """The prompt of a chat request. Raises BadRequest."""
         served = self._models[model]
         start = self._seed(model, salt)
+        if (prompt := served.plain_chat(doc, start)) is not None:
+            if (counters := self._counters.get(model)) is not None:
+                counters[True]()
+            return prompt
         parts = [doc.get("messages"), doc.get("tools"), doc.get("documents")]
         if exceeds(parts, served.inline_bytes):
             prompt = await self._aside(partial(served.chat, doc, start, patient=True))
@@ -111,11 +115,15 @@ class Prompter:
     def check_length(self, model: str, prompt: Prompt, max_tokens: int | None) -> None:
         """Raises BadRequest, in vLLM's words, when the prompt and `max_tokens` do not fit. An
         estimated prompt is left to the engine."""
-        self._models[model].check_length(prompt, max_tokens)
+        served = self._models[model]
+        limit = served.max_model_len
+        # Most prompts fit by far: the fault is looked for only if there is one.
+        if limit is not None and prompt.longest + (max_tokens or 0) > limit:
+            served.check_length(prompt, max_tokens)
 
     def _counted(self, prompt: Prompt) -> Prompt:
-        if (count := self._counters.get((prompt.model, prompt.exact))) is not None:
-            count()
+        if (counters := self._counters.get(prompt.model)) is not None:
+            counters[prompt.exact]()
         return prompt
 
     def close(self) -> None:

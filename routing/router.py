@@ -18,10 +18,9 @@ from routing.config import RoutingConfig
 from routing.fleet import ModelFleet
 from routing.index import PrefixIndex
 from routing.lease import Lease
-from routing.ledger import Charge
 from routing.member import Member
 from routing.meters import RouterMeters
-from routing.policy import make_policy
+from routing.policy import Choice, make_policy
 from routing.score import Wish, queue_seconds, work_tokens
 
 _UNPROVEN_IN_FLIGHT = 4
@@ -44,10 +43,11 @@ class Router:
     def __init__(self, config: RoutingConfig, fleet: Fleet, metrics: Metrics, clock: Clock) -> None:
         self._config = config
         self._fleet = fleet
-        self._clock = clock
+        self.clock = clock
         self._index = PrefixIndex(config.index_entries)
         self._policy = make_policy(config, self._index)
         self._models: dict[str, ModelFleet] = {}
+        self._knee = float(config.attention_knee_tokens)
         self._picks = 0
         self._meters = RouterMeters(metrics)
 
@@ -77,37 +77,55 @@ class Router:
         exclude: Collection[str] = (),
     ) -> Lease:
         """As `lease`."""
-        now = self._clock()
+        now = self.clock()
         fleet = self._models.get(model)
         if fleet is None:
             fleet = ModelFleet(self._config, self._index, self._meters.forget)
             self._models[model] = fleet
-        members = fleet.update(self._fleet.candidates(model), now)
-        needed = prompt.length + (max_output_tokens or 0)
-        eligible = self._eligible(fleet, members, needed, exclude, now)
-        output = round(fleet.output_tokens)
-        if max_output_tokens is not None and max_output_tokens < output:
+        candidates = self._fleet.candidates(model)
+        members = fleet.members
+        if candidates is not fleet.seen or fleet.away:
+            members = fleet.update(candidates, now)
+        length = prompt.length
+        eligible = self._eligible(fleet, members, length + (max_output_tokens or 0), exclude, now)
+        if max_output_tokens is not None and max_output_tokens < fleet.output_tokens:
             output = max_output_tokens
+        else:
+            output = round(fleet.output_tokens)
         blocks = prompt.blocks if self._policy.by_prefix else ()
-        choice = self._policy.choose(eligible, Wish(prompt.length, output, blocks), now)
-        member = choice.member
+        wish = (length, output, blocks)
+        lease = self._charge(fleet, self._policy.choose(eligible, wish, now), wish, now)
+        self._meters.decided(self.clock() - now)
+        return lease
+
+    def _charge(self, fleet: ModelFleet, choice: Choice, wish: Wish, now: float) -> Lease:
+        member, cached, _ = choice
+        length, output, blocks = wish
         self._picks += 1
         member.last_pick = self._picks
-        uncached = max(prompt.length - choice.cached, 1)
+        uncached = length - cached if cached < length else 1
         fleet.uncached_tokens += _SMOOTHING * (uncached - fleet.uncached_tokens)
-        ahead = member.account.pending_tokens
-        work = ahead + work_tokens(uncached, choice.cached, self._config.attention_knee_tokens)
-        charge = Charge(
-            member.account,
+        account = member.account
+        work = account.pending_tokens + work_tokens(uncached, cached, self._knee)
+        live = length + output
+        account.charge(uncached, live)
+        self._index.expect(member.entry, blocks)
+        return Lease(
+            self,
+            fleet,
+            choice,
             pending=uncached,
-            live=prompt.length + output,
-            on_underflow=self._meters.underflow,
+            live=live,
+            blocks=blocks,
+            work_tokens=work,
+            picked_at=now,
         )
-        expectation = self._index.expect(member.entry, blocks)
-        lease = Lease(self, fleet, choice, charge, expectation, work_tokens=work, picked_at=now)
-        self._meters.show(member)
-        self._meters.decided(self._clock() - now)
-        return lease
+
+    def publish(self) -> None:
+        """Bring the gauges up to date: the accounts of the replicas, the size of the index. To be
+        called once a second, as nobody reads them at every request's pace."""
+        members = [member for fleet in self._models.values() for member in fleet.known()]
+        self._meters.publish(members, self._index)
 
     def forget(self, replica_id: str) -> None:
         """A replica left the configuration: nothing is remembered of it."""
@@ -131,10 +149,10 @@ class Router:
                 load = self._fleet.load(member.replica.id)
                 block_tokens = self._config.block_tokens
                 member.review(load, self._index, block_tokens, fleet.uncached_tokens, now)
-            in_flight = member.account.in_flight
-            limit = member.replica.max_in_flight
             if exclude and member.replica.id in exclude:
                 continue
+            in_flight = member.account.in_flight
+            limit = member.replica.max_in_flight
             if limit is not None and in_flight >= limit:
                 full += 1
             elif member.kv_known and needed > member.kv_tokens:
@@ -166,15 +184,17 @@ class Router:
         self._meters.refused(reason)
         return Unavailable(text, code=reason, retry_after_s=retry_s)
 
-    # --- called by leases
+    # --- called by leases, each at most once for one of them
 
     def prefilled(self, lease: Lease, now: float) -> None:
         """The first token of `lease` came."""
         member = lease.member
+        pending, lease.pending = lease.pending, 0
+        if not member.account.prefilled(pending):
+            self._meters.underflow()
+        self._index.confirm(lease.entry, lease.blocks)
         member.proven = True
         member.speed.first_token(lease.work_tokens, now - lease.picked_at, now)
-        self._meters.show(member)
-        self._meters.index(self._index)
 
     def settled(
         self,
@@ -193,17 +213,20 @@ class Router:
         if cached_tokens is None:
             return
         predicted = lease.predicted_cached
-        self._meters.compared(predicted, cached_tokens)
+        if predicted:
+            self._meters.predicted(predicted)
+        if cached_tokens:
+            self._meters.delivered(cached_tokens)
         # Engines count in blocks of their own, so a difference of two of ours says nothing.
         block = self._config.block_tokens
-        if abs(predicted - cached_tokens) > 2 * block:
+        if not -2 * block <= predicted - cached_tokens <= 2 * block:
             self._index.corrected(
                 lease.member.entry, predicted=predicted // block, delivered=cached_tokens // block
             )
 
-    def freed(self, lease: Lease) -> None:
+    def freed(self, lease: Lease, *, prefilled: bool) -> None:
         """`lease` is over."""
-        self._meters.show(lease.member)
-
-    def now(self) -> float:
-        return self._clock()
+        if not lease.member.account.free(lease.pending, lease.live):
+            self._meters.underflow()
+        if not prefilled:
+            self._index.drop(lease.entry, lease.blocks)

@@ -39,12 +39,12 @@ class Score(NamedTuple):
     slow_start: float
 
 
-class Wish(NamedTuple):
-    """A request to place: `length` prompt tokens in `blocks`, `output` tokens expected."""
+Wish = tuple[int, int, Sequence[int]]
+"""A request to place: its length in tokens, the output tokens expected of it, its blocks. A plain
+tuple, as `Terms`, because a class of its own takes longer to make than to use."""
 
-    length: int
-    output: int
-    blocks: Sequence[int]
+Terms = tuple[float, float, float, float, float, float]
+"""The fields of a `Score` as a plain tuple, which every candidate gets."""
 
 
 class Weights(NamedTuple):
@@ -75,23 +75,37 @@ def work_tokens(uncached: int, cached: int, knee: float) -> float:
     return uncached * (1.0 + (cached + uncached / 2) / knee)
 
 
-def score(
-    replica: Loaded, wish: Wish, cached: int, weights: Weights, slow_start: float = 0.0
-) -> tuple[float, float, float, float, float, float]:
-    """The fields of a `Score`, as a plain tuple because every candidate is scored."""
-    account = replica.account
-    speed = replica.speed
+def scores(
+    replicas: Sequence[Loaded],
+    wish: Wish,
+    cached: Sequence[int],
+    weights: Weights,
+    slow_starts: Sequence[float] | None = None,
+) -> list[Terms]:
+    """The terms of each replica, of which `cached` tells the tokens that are resident there.
+
+    One flat loop over plain values: it is every request's work, once per replica.
+    """
     length, output, _ = wish
     knee, weight = weights
-    rate = speed.prefill_rate
-    uncached = length - cached
-    uncached = max(uncached, 1)
-    live = account.live_tokens
-    beside = account.in_flight + replica.foreign_in_flight
-    own = uncached * (1.0 + (cached + uncached / 2) / knee) / rate
-    queue = _QUEUE_FACTOR * (account.pending_tokens + replica.foreign_tokens) / rate
-    others = beside * (own + output * 2.0 * speed.per_sequence) + output * speed.per_token * live
-    use = (live + uncached + output) / replica.kv_tokens
-    room = _ROOM_SECONDS * (use - _FULL) / (1.0 - _FULL) if use > _FULL else 0.0
-    total = queue + own + room + weight * others + slow_start
-    return total, queue, own, others, room, slow_start
+    decode = output * 2.0
+    slow_start = 0.0
+    result: list[Terms] = []
+    for number, replica in enumerate(replicas):
+        account = replica.account
+        speed = replica.speed
+        rate = speed.prefill_rate
+        held = cached[number]
+        uncached = length - held if held < length else 1
+        live = account.live_tokens
+        beside = account.in_flight + replica.foreign_in_flight
+        own = uncached * (1.0 + (held + uncached / 2) / knee) / rate
+        queue = _QUEUE_FACTOR * (account.pending_tokens + replica.foreign_tokens) / rate
+        others = beside * (own + decode * speed.per_sequence) + output * speed.per_token * live
+        use = (live + uncached + output) / replica.kv_tokens
+        room = _ROOM_SECONDS * (use - _FULL) / (1.0 - _FULL) if use > _FULL else 0.0
+        if slow_starts is not None:
+            slow_start = slow_starts[number]
+        total = queue + own + room + weight * others + slow_start
+        result.append((total, queue, own, others, room, slow_start))
+    return result

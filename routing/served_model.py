@@ -13,11 +13,13 @@ from core.errors import BadRequest
 from core.prompt import Prompt
 from routing.blocks import TOKEN_BYTES, chain
 from routing.config import ModelConfig
-from routing.messages import Conversation, canonical, dump_tools, normalise
-from routing.template import load_template
+from routing.messages import Conversation, canonical, dump_tools, normalise, plain
+from routing.template import OPTIONS, load_template
 from routing.tokenizer import Tokenizer, load_tokenizer
 from routing.weight import exceeds
 
+# With any of these in a request its prompt is more than its messages by the template.
+_UNCOMMON = OPTIONS | {"tools", "add_special_tokens", "truncate_prompt_tokens"}
 _MEDIA_TOKENS = 1024
 _INLINE_ESTIMATE_BYTES = 64 * 1024
 _JINJA2_SHARE = 4
@@ -40,6 +42,7 @@ class ServedModel:
         load: Callable[[str], Tokenizer] = load_tokenizer,
     ) -> None:
         self._config = config
+        self.max_model_len = config.max_model_len
         self._block_tokens = block_tokens
         self._tokenizer = None if config.tokenizer is None else load(config.tokenizer)
         self._template = load_template(config)
@@ -51,6 +54,27 @@ class ServedModel:
 
     def __repr__(self) -> str:
         return f"<ServedModel {self._config.name} {self._tokenizer} {self._template}>"
+
+    def plain_chat(self, doc: Mapping[str, Any], start: int) -> Prompt | None:
+        """As `chat`, of the common kind: text alone, without options, light enough for the event
+        loop's thread. None for every other, of which nothing is judged yet. Raises BadRequest.
+
+        The same steps with as few calls as possible, as nearly every request takes them.
+        """
+        template, tokenizer = self._template, self._tokenizer
+        if template is None or tokenizer is None or not _UNCOMMON.isdisjoint(doc):
+            return None
+        messages = plain(doc.get("messages"), as_parts=template.as_parts, limit=self.inline_bytes)
+        if messages is None:
+            return None
+        text = template.render_plain(messages)
+        config = self._config
+        if len(text) * 4 > config.max_prompt_bytes:
+            self._check_bytes([text], "messages")
+        ids = tokenizer.encode(text, special=False)
+        length = len(ids) // TOKEN_BYTES
+        size = self._block_tokens
+        return Prompt(config.name, length, length, True, chain(ids, size, start), size)
 
     def chat(self, doc: Mapping[str, Any], start: int, *, patient: bool) -> Prompt:
         """`start` seeds the chain of hashes, `patient` says that the event loop runs beside. Raises
@@ -109,7 +133,7 @@ class ServedModel:
 
     def check_length(self, prompt: Prompt, max_tokens: int | None) -> None:
         """Raises BadRequest in vLLM's words. Nothing to say when the limit is not known."""
-        limit = self._config.max_model_len
+        limit = self.max_model_len
         if limit is None:
             return
         if max_tokens is not None and max_tokens > limit:
@@ -164,7 +188,7 @@ class ServedModel:
     def _truncated(self, ids: bytes, keep: object, doc: Mapping[str, Any]) -> bytes:
         """The ids that the engine will keep (an invalid wish is for the engine to judge)."""
         if keep == -1:
-            keep = self._config.max_model_len
+            keep = self.max_model_len
         if not isinstance(keep, int) or keep < 1:
             return ids
         size = keep * TOKEN_BYTES

@@ -33,6 +33,16 @@ _GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _GLOBALS = frozenset({"raise_exception", "strftime_now"}) | frozenset(
     jinja2.defaults.DEFAULT_NAMESPACE
 )
+OPTIONS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "documents",
+        "reasoning_effort",
+    }
+)
+"""The fields of a request that `ChatTemplate.render` reads."""
 _REFUSED_VARIABLES = ("chat_template", "tokenize")
 _MOST_SWITCHES = 4
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -72,6 +82,12 @@ class ChatTemplate:
         self._allowed = frozenset(allowed)
         self._compared = frozenset(sorted(allowed)[:_MOST_SWITCHES])
         self._fast = self._choose(source, config)
+        self._plain: dict[str, Any] = {
+            **self._tokens,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
 
     def __repr__(self) -> str:
         return f"<ChatTemplate {self._place} by {self.engine}>"
@@ -104,6 +120,16 @@ class ChatTemplate:
         if text is None:
             text = self._by_jinja2(variables, patient)
         return _cut_at_tag(text) if continued else text
+
+    def render_plain(self, messages: list[Message]) -> str:
+        """As `render`, without tools and of a request that holds none of `OPTIONS`."""
+        variables = {**self._plain, "messages": messages}
+        if self._fast is not None:
+            try:
+                return self._fast(variables)
+            except (TemplateFailure, TemplateRefusal):
+                pass  # jinja2 has the last word
+        return self._by_jinja2(variables, False)
 
     def _by_jinja2(self, variables: Mapping[str, Any], patient: bool) -> str:
         try:

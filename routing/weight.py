@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 # Work per value beside its text, in bytes of text that take as long to render and encode.
-_PER_FIELD = 64
-_PER_ITEM = 16
+PER_FIELD = 64
+PER_ITEM = 16
 
 
 def exceeds(values: list[Any], limit: int) -> bool:
@@ -19,11 +19,11 @@ def exceeds(values: list[Any], limit: int) -> bool:
         if kind is str:
             limit -= len(item)
         elif kind is dict:
-            limit -= _PER_FIELD * len(item)
+            limit -= PER_FIELD * len(item)
             if limit >= 0:
                 pending.extend(item.values())
         elif kind is list:
-            limit -= _PER_ITEM * len(item)
+            limit -= PER_ITEM * len(item)
             if limit >= 0:
                 pending.extend(item)
         if limit < 0:

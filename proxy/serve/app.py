@@ -70,7 +70,7 @@ def prepare(config: Config) -> Prepared:
         with _at("$.listen.tls"):
             tls = server_context(config.listen.tls, now)
     with _at("$.models"):
-        prompter = Prompter(config.models, config.routing, Metrics.private())
+        prompter = Prompter(config.models, config.routing)
     with _at("$.replicas"):
         upstream_tls = build_contexts(config.replicas)
     board = None if config.auth == "none" else Board()
@@ -131,6 +131,7 @@ class Worker:
         self.metrics = metrics
         self._state = prepared.states.for_worker(index)
         self._watchdog = Watchdog()
+        prepared.prompter.use_metrics(metrics)
         self._authenticator = _authenticator(prepared, metrics)
         self._limiter = Limiter(config.limits or LimitsConfig(), metrics)
         self._registry = Registry(
@@ -142,8 +143,9 @@ class Worker:
         self._log = AccessLog(config.log.access, metrics)
         observer = Observer(log=self._log, metrics=metrics, clock=clock)
         retries = config.upstream.retries
+        self._router = Router(config.routing, self._registry, metrics, clock)
         dispatcher = Dispatcher(
-            router=Router(config.routing, self._registry, metrics, clock),
+            router=self._router,
             pool=self._pool,
             health=self._registry,
             budget=RetryBudget(retries.budget_ratio, retries.budget_floor),
@@ -185,6 +187,7 @@ class Worker:
         """Serve until `stop` is set and the exchanges are over."""
         async with AsyncExitStack() as stack:
             stack.callback(self._log.close)
+            stack.callback(self._prepared.prompter.close)
             self._watchdog.start()
             stack.callback(self._watchdog.close)
             for part in (self._authenticator, self._limiter, self._registry, self._pool):
@@ -213,10 +216,11 @@ class Worker:
         return [reason for part in parts if (reason := part.ready()) is not None]
 
     async def _beat(self) -> None:
-        """Publish this worker's state, so that any worker can answer for all."""
+        """Publish this worker's state and gauges, so that any worker can answer for all."""
         while True:
             state = WorkerState.NOT_READY if self._reasons() else WorkerState.READY
             self._state.publish(state, os.getpid(), time.monotonic())
+            self._router.publish()
             await asyncio.sleep(_BEAT_S)
 
 

@@ -22,6 +22,10 @@ class Setup:
     def update(self, replicas: tuple[Replica, ...], now: float) -> dict[str, Member]:
         return {m.replica.id: m for m in self.fleet.update(replicas, now)}
 
+    def held_by(self, member: Member) -> None:
+        self.index.expect(member.entry, BLOCKS)
+        self.index.confirm(member.entry, BLOCKS)
+
     def held(self, member: Member) -> int:
         return self.index.match(BLOCKS, member.entry.bit)[0][1]
 
@@ -40,7 +44,7 @@ def test_a_flap_keeps_the_prefixes_and_a_long_absence_does_not() -> None:
     setup = Setup()
     both = (A, B)
     member = setup.update(both, 0.0)["a"]
-    setup.index.expect(member.entry, BLOCKS).confirm()
+    setup.held_by(member)
     setup.update((B,), 10.0)
     back = setup.update(both, 15.0)["a"]
     assert back is member
@@ -69,7 +73,7 @@ def test_removal_and_return_at_the_same_address_is_cold() -> None:
     setup = Setup()
     both = (A, B)
     member = setup.update(both, 0.0)["a"]
-    setup.index.expect(member.entry, BLOCKS).confirm()
+    setup.held_by(member)
     setup.fleet.forget("a")
     setup.fleet.forget("unknown")
     again = setup.update(both, 0.1)["a"]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from routing.index import Expectation, PrefixIndex, Target
+from routing.index import PrefixIndex, Target
 
 
 def chain(*labels: str) -> list[int]:
@@ -18,6 +18,20 @@ def path(text: str) -> list[int]:
     return chain(*text)
 
 
+class Expectation:
+    """A prompt on its way."""
+
+    def __init__(self, index: PrefixIndex, target: Target, blocks: list[int]) -> None:
+        self._index, self._target, self._blocks = index, target, blocks
+        index.expect(target, blocks)
+
+    def confirm(self) -> None:
+        self._index.confirm(self._target, self._blocks)
+
+    def drop(self) -> None:
+        self._index.drop(self._target, self._blocks)
+
+
 def held(index: PrefixIndex, target: Target, blocks: list[int]) -> int:
     [(mask, count)] = index.match(blocks, target.bit)
     assert mask == target.bit
@@ -27,14 +41,12 @@ def held(index: PrefixIndex, target: Target, blocks: list[int]) -> int:
 def test_expected_blocks_count_at_once_and_go_with_a_drop() -> None:
     index = PrefixIndex(100)
     one, two = index.add(50), index.add(50)
-    first = index.expect(one, path("abc"))
-    second = index.expect(one, path("abd"))
+    first = Expectation(index, one, path("abc"))
+    second = Expectation(index, one, path("abd"))
     assert held(index, one, path("abcx")) == 3
     assert held(index, two, path("abc")) == 0
     first.drop()
     assert held(index, one, path("abc")) == 2
-    first.drop()
-    first.confirm()
     assert held(index, one, path("abd")) == 3
     second.drop()
     assert held(index, one, path("abd")) == 0
@@ -44,8 +56,8 @@ def test_expected_blocks_count_at_once_and_go_with_a_drop() -> None:
 def test_confirmed_blocks_stay() -> None:
     index = PrefixIndex(100)
     target = index.add(50)
-    index.expect(target, path("abc")).confirm()
-    index.expect(target, path("abcd")).drop()
+    Expectation(index, target, path("abc")).confirm()
+    Expectation(index, target, path("abcd")).drop()
     assert held(index, target, path("abcd")) == 3
     assert len(index) == 3
 
@@ -53,10 +65,10 @@ def test_confirmed_blocks_stay() -> None:
 def test_tails_go_first_and_use_counts() -> None:
     index = PrefixIndex(100)
     target = index.add(5)
-    index.expect(target, path("abc")).confirm()
-    index.expect(target, path("xy")).confirm()
-    index.expect(target, path("abc")).confirm()  # used again: xy is the older now
-    index.expect(target, path("abq")).confirm()
+    Expectation(index, target, path("abc")).confirm()
+    Expectation(index, target, path("xy")).confirm()
+    Expectation(index, target, path("abc")).confirm()  # used again: xy is the older now
+    Expectation(index, target, path("abq")).confirm()
     assert held(index, target, path("xy")) == 1
     assert held(index, target, path("abc")) == 3
     assert held(index, target, path("abq")) == 3
@@ -66,9 +78,9 @@ def test_tails_go_first_and_use_counts() -> None:
 def test_what_is_being_computed_is_not_evicted() -> None:
     index = PrefixIndex(100)
     target = index.add(3)
-    index.expect(target, path("abc")).confirm()
-    running = index.expect(target, path("abcd"))
-    index.expect(target, path("xyz")).confirm()
+    Expectation(index, target, path("abc")).confirm()
+    running = Expectation(index, target, path("abcd"))
+    Expectation(index, target, path("xyz")).confirm()
     assert held(index, target, path("abcd")) == 4
     running.drop()
     assert held(index, target, path("abcd")) == 0
@@ -81,7 +93,7 @@ def test_one_match_tells_all_targets_apart() -> None:
     blocks = path("abcdefghijklmnopqrst")
     lengths = [0, 1, 5, 5, 19, 20, 20, 7]
     for target, length in zip(targets, lengths, strict=True):
-        index.expect(target, blocks[:length]).confirm()
+        Expectation(index, target, blocks[:length]).confirm()
     everyone = sum(target.bit for target in targets)
     matches = index.match(blocks, everyone)
     assert sum(mask for mask, _ in matches) == everyone
@@ -95,9 +107,9 @@ def test_a_removed_target_is_forgotten_wholly() -> None:
     index = PrefixIndex(10_000)
     gone, stays = index.add(2000), index.add(2000)
     blocks = chain(*map(str, range(1000)))
-    index.expect(gone, blocks).confirm()
-    running = index.expect(gone, path("abc"))
-    index.expect(stays, blocks[:10]).confirm()
+    Expectation(index, gone, blocks).confirm()
+    running = Expectation(index, gone, path("abc"))
+    Expectation(index, stays, blocks[:10]).confirm()
     index.remove(gone)
     back = index.add(2000)
     assert back.bit != gone.bit
@@ -106,7 +118,7 @@ def test_a_removed_target_is_forgotten_wholly() -> None:
     running.confirm()
     assert held(index, back, path("abc")) == 0
     for _ in range(20):
-        index.expect(stays, path("x")).drop()
+        Expectation(index, stays, path("x")).drop()
     assert len(index) == 10
     # Its bit may be used again now, and means nothing.
     third = index.add(10)
@@ -119,7 +131,7 @@ def test_memory_is_bounded_however_many_prompts_pass() -> None:
     targets = [index.add(100_000) for _ in range(4)]
     for number in range(3000):
         target = targets[number % 4]
-        index.expect(target, chain(str(number), "a", "b", "c")).confirm()
+        Expectation(index, target, chain(str(number), "a", "b", "c")).confirm()
     assert all(len(target.resident) <= 500 + 500 // 16 for target in targets)
     assert len(index) <= 2000 + 2000 // 16
     assert not any(target.expected for target in targets)
@@ -187,7 +199,7 @@ def test_agrees_with_a_naive_index(seed: int, capacity: int) -> None:
         else:
             number = rng.randrange(3)
             blocks = path("".join(rng.choice("ab") for _ in range(rng.randint(0, 8))))
-            running.append((index.expect(targets[number], blocks), naive[number], blocks))
+            running.append((Expectation(index, targets[number], blocks), naive[number], blocks))
             naive[number].expected.append(blocks)
         asked = path("".join(rng.choice("ab") for _ in range(8)))
         for target, model in zip(targets, naive, strict=True):

@@ -3,9 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from core.errors import BadRequest
-from routing.messages import canonical, dump_tools, normalise
+from routing.messages import canonical, dump_tools, normalise, plain
+from routing.weight import exceeds
 
 
 def one(message: dict[str, Any], *, as_parts: bool = False) -> dict[str, Any]:
@@ -140,10 +143,14 @@ def test_media_are_collected_by_digest() -> None:
         ([{"role": "user", "content": "x"}, 5], "messages[1]"),
         ([{"content": "x"}], "messages[0].role"),
         ([{"role": 1, "content": "x"}], "messages[0].role"),
+        ([{"role": ["user"], "content": "x"}], "messages[0].role"),
+        ([{"role": {}, "content": "x"}], "messages[0].role"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": {"a": 1}}], "messages[0].content"),
         ([{"role": "user", "content": [5]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": 5}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": ["text"]}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": {}}]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "messages[0].content[0]"),
         ([{"role": "assistant", "tool_calls": 5}], "messages[0].tool_calls"),
         ([{"role": "assistant", "tool_calls": [5]}], "messages[0].tool_calls"),
@@ -187,3 +194,54 @@ def test_malformed_tools_are_named(tools: object, param: str) -> None:
 def test_what_json_cannot_hold_is_refused(value: object) -> None:
     with pytest.raises(BadRequest):
         canonical(value)
+
+
+BILLING = "x-anthropic-billing-header: cch=1;"
+ODD = st.sampled_from(
+    [
+        5,
+        None,
+        {"role": "user"},
+        {"content": "x"},
+        {"role": "user", "content": "x", "name": "Ada"},
+        {"role": "user", "text": "x"},
+        {"role": "user", "content": None},
+        {"role": "user", "content": ["x"]},
+        {"role": ["user"], "content": "x"},
+        {"role": "tool", "content": "x"},
+        {"role": "developer", "content": "x"},
+        {"role": "system", "content": BILLING},
+    ]
+)
+PLAIN = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["user", "assistant", "system"]),
+        "content": st.text(max_size=30) | st.just("x" * 300),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PLAIN | ODD, max_size=4), st.booleans(), st.integers(0, 1200))
+def test_plain_chats_come_out_as_normalised(
+    messages: list[Any], as_parts: bool, limit: int
+) -> None:
+    result = plain(messages, as_parts=as_parts, limit=limit)
+    if result is not None:
+        assert result == normalise(messages, as_parts=as_parts, developer=False).messages
+        assert not exceeds([messages], limit)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(PLAIN, min_size=1, max_size=4), st.booleans(), st.integers(0, 1200))
+def test_only_weight_makes_common_chats_unusual(
+    messages: list[Any], as_parts: bool, limit: int
+) -> None:
+    heavy = exceeds([messages], limit)
+    assert (plain(messages, as_parts=as_parts, limit=limit) is None) is heavy
+
+
+def test_the_billing_line_is_for_the_long_way() -> None:
+    for role, known in (("system", False), ("user", True)):
+        message = {"role": role, "content": BILLING + "\nYou are"}
+        assert (plain([message], as_parts=False, limit=1000) is not None) is known

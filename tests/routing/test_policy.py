@@ -1,19 +1,32 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from core.replica import Replica
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex
 from routing.learning import ModelSpeed
 from routing.member import NEVER, Member
-from routing.policy import Choice, LeastLoad, PrefixAffinity, RoundRobin, make_policy
-from routing.score import Wish
+from routing.policy import LeastLoad, PrefixAffinity, RoundRobin, make_policy
+from routing.score import Score
 
 BLOCKS = list(range(1, 101))
+
+
+class Choice(NamedTuple):
+    """What a policy answers, by names."""
+
+    member: Member
+    cached: int
+    score: Score
 
 
 class Fleet:
@@ -36,7 +49,8 @@ class Fleet:
         self.policy = PrefixAffinity(self.config, self.index)
 
     def holds(self, number: int, blocks: Sequence[int]) -> None:
-        self.index.expect(self.members[number].entry, blocks).confirm()
+        self.index.expect(self.members[number].entry, blocks)
+        self.index.confirm(self.members[number].entry, blocks)
 
     def loaded(self, number: int, tokens: int, in_flight: int = 1) -> None:
         account = self.members[number].account
@@ -44,12 +58,12 @@ class Fleet:
         account.in_flight += in_flight
 
     def choose(self, blocks: Sequence[int], *, extra: int = 10, now: float = 100.0) -> Choice:
-        wish = Wish(len(blocks) * 64 + extra, 300, blocks)
-        choices = {
-            (choice.member.replica.id, choice.cached): choice
-            for order in itertools.islice(itertools.permutations(self.members), 24)
-            for choice in [self.policy.choose(order, wish, now)]
-        }
+        wish = (len(blocks) * 64 + extra, 300, blocks)
+        choices = {}
+        for order in itertools.islice(itertools.permutations(self.members), 24):
+            member, cached, terms = self.policy.choose(order, wish, now)
+            assert terms is not None
+            choices[member.replica.id, cached] = Choice(member, cached, Score._make(terms))
         [choice] = choices.values()  # the order of the members never matters
         return choice
 
@@ -73,7 +87,6 @@ def test_goes_where_the_prefix_is() -> None:
     choice = fleet.choose(BLOCKS)
     assert choice.member is fleet.members[2]
     assert choice.cached == 50 * 64
-    assert choice.score is not None
     assert choice.score.total == pytest.approx(choice.score.own)
 
 
@@ -148,7 +161,6 @@ def test_slow_start_keeps_a_newcomer_from_all_the_traffic() -> None:
     early = fleet.choose([], now=96.0)
     assert early.member is fleet.members[0]
     assert fleet.choose([], now=200.0).member is fleet.members[1]
-    assert early.score is not None
     assert early.score.slow_start == 0
 
 
@@ -164,7 +176,8 @@ def test_round_robin_takes_turns() -> None:
     policy = RoundRobin()
     order = []
     for pick in range(1, 10):
-        member = policy.choose(fleet.members, Wish(10, 10, ()), 0.0).member
+        member, cached, terms = policy.choose(fleet.members, (10, 10, ()), 0.0)
+        assert (cached, terms) == (0, None)
         member.last_pick = pick
         order.append(member.replica.id)
     assert sorted(order[:3]) == ["r0", "r1", "r2"]
@@ -176,6 +189,98 @@ def test_least_load_minds_the_weight() -> None:
     fleet.members[1].replica = Replica("r1", "m", weight=4.0)
     fleet.loaded(0, 0, 1)
     fleet.loaded(1, 0, 3)
-    assert LeastLoad().choose(fleet.members, Wish(10, 10, ()), 0.0).member is fleet.members[1]
+    assert LeastLoad().choose(fleet.members, (10, 10, ()), 0.0)[0] is fleet.members[1]
     fleet.loaded(1, 0, 2)
-    assert LeastLoad().choose(fleet.members, Wish(10, 10, ()), 0.0).member is fleet.members[0]
+    assert LeastLoad().choose(fleet.members, (10, 10, ()), 0.0)[0] is fleet.members[0]
+
+
+def total_by_the_formula(
+    fleet: Fleet, member: Member, length: int, output: int, cached: int
+) -> float:
+    """As the head of `routing.score` writes it."""
+    account, speed, config = member.account, member.speed, fleet.config
+    rate, knee = speed.prefill_rate, config.attention_knee_tokens
+    in_flight = account.in_flight + member.foreign_in_flight
+    u = max(length - cached, 1)
+    own = u / rate * (1 + (cached + u / 2) / knee)
+    queue = 1.15 * (account.pending_tokens + member.foreign_tokens) / rate
+    others = in_flight * own + in_flight * output * 2 * speed.per_sequence
+    others += output * speed.per_token * account.live_tokens
+    full = (account.live_tokens + u + output) / member.kv_tokens
+    room = 2 * max(0.0, full - 0.85) / 0.15
+    return queue + own + room + config.decode_weight * others
+
+
+def choose_plainly(
+    fleet: Fleet, members: Sequence[Member], wish: tuple[int, int, Sequence[int]], now: float
+) -> tuple[Member, int]:
+    """The rules of `PrefixAffinity` one after another, without regard to cost."""
+    length, output, blocks = wish
+    config = fleet.config
+
+    def held(member: Member) -> int:
+        known = {**member.entry.resident, **member.entry.expected}
+        return len(list(itertools.takewhile(known.__contains__, blocks)))
+
+    def load(member: Member) -> tuple[float, int, int, int]:
+        account = member.account
+        in_flight = account.in_flight + member.foreign_in_flight
+        weighed = in_flight / member.replica.weight
+        return weighed, account.pending_tokens, member.last_pick, member.key
+
+    queues = [
+        1.15 * (m.account.pending_tokens + m.foreign_tokens) / m.speed.prefill_rate for m in members
+    ]
+    totals = {}
+    for member in members:
+        share = 1 - (now - member.appeared_at) / config.slow_start_s
+        slow_start = max(0.0, share) * sum(queues) / len(queues)
+        cached = held(member) * config.block_tokens
+        totals[member] = slow_start + total_by_the_formula(fleet, member, length, output, cached)
+    best = min(totals.values())
+    tied = [m for m in members if totals[m] <= best + config.tie_window_s]
+    longest = max(map(held, tied))
+    tied = [m for m in tied if held(m) == longest]
+    apart = min(map(held, members))
+    if len(tied) > 1 and apart < len(blocks):
+        text = blocks[apart].to_bytes(8, "little")
+        tied.sort(key=lambda m: -xxh3_64_intdigest(text, m.key))
+    else:
+        tied.sort(key=load)
+    return tied[0], longest * config.block_tokens
+
+
+def random_fleet(rng: random.Random) -> Fleet:
+    fleet = Fleet(rng.randint(1, 6), tie_window_s=rng.choice((0.0, 0.01, 0.5)))
+    for number, member in enumerate(fleet.members):
+        if rng.random() < 0.8:
+            start = rng.choice((0, 0, 1000))
+            fleet.holds(number, [start + n for n in range(rng.randint(0, 40))])
+        if rng.random() < 0.3:
+            fleet.index.expect(member.entry, list(range(rng.randint(0, 40))))
+        scale = rng.choice((0, 1, 1, 50))
+        fleet.loaded(number, scale * rng.randint(0, 400), scale * rng.randint(0, 3))
+        member.account.live_tokens = scale * rng.randint(0, 10_000)
+        member.last_pick = rng.randint(0, 3)
+        member.replica = Replica(member.replica.id, "m", weight=rng.choice((0.5, 1.0, 2.0)))
+        member.speed.prefill_rate *= rng.choice((0.5, 1.0, 1.0))
+        if rng.random() < 0.3:
+            member.foreign_tokens, member.foreign_in_flight = 3000.0, 2.0
+        if rng.random() < 0.3:
+            member.appeared_at = 100.0 - rng.choice((0.0, 1.0, 29.0, 31.0))
+    return fleet
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_chooses_as_the_rules_written_plainly(seed: int) -> None:
+    rng = random.Random(seed)
+    fleet = random_fleet(rng)
+    for _ in range(5):
+        members = rng.sample(fleet.members, rng.randint(1, len(fleet.members)))
+        blocks = list(range(rng.randint(0, 45)))
+        wish = (len(blocks) * 64 + rng.randrange(64), rng.choice((1, 300, 5000)), blocks)
+        expected = choose_plainly(fleet, members, wish, 100.0)
+        member, cached, _ = fleet.policy.choose(members, wish, 100.0)
+        assert (member.replica.id, cached) == (expected[0].replica.id, expected[1])
+        member.account.charge(max(wish[0] - cached, 1), wish[0] + wish[1])

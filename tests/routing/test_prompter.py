@@ -9,6 +9,7 @@ import pytest
 from core.errors import BadRequest, ConfigError, NotFound
 from core.metrics import Metrics
 from core.section import FilePath, Secret
+from routing.blocks import chain
 from routing.config import ModelConfig, RoutingConfig
 from routing.prompter import Prompter
 from routing.served_model import ServedModel
@@ -85,13 +86,12 @@ async def test_large_prompts_leave_the_loops_thread(
     prompter: Prompter, monkeypatch: pytest.MonkeyPatch, doc: dict[str, Any], aside: bool
 ) -> None:
     threads = []
-    chat = ServedModel.chat
 
-    def spy(self: ServedModel, *args: Any, **options: Any) -> Any:
+    def spy(data: bytes, block_tokens: int, start: int) -> list[int]:
         threads.append(threading.current_thread())
-        return chat(self, *args, **options)
+        return chain(data, block_tokens, start)
 
-    monkeypatch.setattr(ServedModel, "chat", spy)
+    monkeypatch.setattr("routing.served_model.chain", spy)
     prompt = await prompter.chat("m", doc, "s")
     assert (threads[0] is not threading.main_thread()) is aside
     expected = ServedModel.chat(prompter._models["m"], doc, prompter._seed("m", "s"), patient=False)

@@ -152,16 +152,74 @@ def test_pending_work_drops_at_the_first_token(bench: Callable[..., Bench]) -> N
     asked = prompt("a", tokens=1000, tail=0)
     lease = made.pick(asked)
     assert made.accounts() == [(1000, 1, 1100)]
-    assert made.metrics.value("headrace_replica_pending_prefill_tokens", "r0") == 1000
     lease.first_token(made.clock.now + 0.1)
     lease.first_token(made.clock.now + 0.2)
     assert made.accounts() == [(0, 1, 1100)]
-    assert made.metrics.value("headrace_replica_pending_prefill_tokens", "r0") == 0
-    assert made.metrics.value("headrace_replica_inflight", "r0") == 1
-    assert made.metrics.value("headrace_replica_live_kv_tokens", "r0") == 1100
     lease.release()
     assert made.accounts() == [(0, 0, 0)]
+
+
+def gauges(made: Bench, replica_id: str) -> list[float]:
+    made.router.publish()
+    names = ("pending_prefill_tokens", "inflight", "live_kv_tokens")
+    return [made.metrics.value(f"headrace_replica_{name}", replica_id) for name in names]
+
+
+def test_accounts_are_shown_when_published(bench: Callable[..., Bench]) -> None:
+    made = bench(1)
+    lease = made.pick(prompt("a", tokens=1000, tail=0))
     assert made.metrics.value("headrace_replica_inflight", "r0") == 0
+    assert gauges(made, "r0") == [1000, 1, 1100]
+    lease.first_token(made.clock.now)
+    assert gauges(made, "r0") == [0, 1, 1100]
+    assert made.metrics.value("headrace_index_entries") == 15
+    lease.release()
+    assert gauges(made, "r0") == [0, 0, 0]
+
+
+def test_what_a_replica_carries_is_shown_until_done(bench: Callable[..., Bench]) -> None:
+    made = bench(2)
+    leases = [made.pick(prompt(f"{n}", tokens=1000, tail=0)) for n in range(2)]
+    assert gauges(made, "r0")[1] == gauges(made, "r1")[1] == 1
+    gone, kept = made.fleet.replicas
+    made.fleet.replicas = (kept,)
+    leases += [made.pick(prompt("kept", tokens=1000, tail=0))]
+    assert gauges(made, gone.id) == [1000, 1, 1100]  # away
+    made.router.forget(gone.id)
+    assert gauges(made, gone.id) == [1000, 1, 1100]  # forgotten
+    made.fleet.replicas = (gone,)
+    leases += [made.pick(prompt("again", tokens=1000, tail=0))]
+    assert gauges(made, gone.id) == [2000, 2, 2200]  # and come back as another
+    for lease in leases:
+        lease.release()
+    assert gauges(made, "r0") == gauges(made, "r1") == [0, 0, 0]
+    made.router.forget(gone.id)
+    assert gauges(made, gone.id) == [0, 0, 0]
+
+
+def test_evictions_are_counted_once(bench: Callable[..., Bench]) -> None:
+    made = bench(1, index_entries=10)
+    made.serve(prompt(*"abcdefghijkl"))
+    for _ in range(2):
+        made.router.publish()
+        assert made.metrics.value("headrace_index_evictions_total") == 2
+    made.serve(prompt(*"mno"))
+    made.router.publish()
+    assert made.metrics.value("headrace_index_evictions_total") == 5
+
+
+def test_underflow_is_counted(bench: Callable[..., Bench]) -> None:
+    made = bench(1)
+    early, late = made.pick(prompt("a")), made.pick(prompt("b"))
+    account = made.router._models["m"].members[0].account
+    account.pending_tokens = 0
+    early.first_token(made.clock.now)
+    assert made.underflows() == 1
+    account.live_tokens = 0
+    late.release()
+    assert made.underflows() == 2
+    early.release()
+    assert made.accounts() == [(0, 0, 0)]
 
 
 def test_a_thousand_random_lives_leave_the_ledger_at_nothing(bench: Callable[..., Bench]) -> None:
@@ -358,6 +416,7 @@ def test_other_policies_need_no_index(bench: Callable[..., Bench]) -> None:
         for lease in leases:
             lease.first_token(made.clock.now)
             lease.release()
+        made.router.publish()
         assert made.metrics.value("headrace_index_entries") == 0
         assert "next in turn" in leases[0].explain()
 

@@ -6,7 +6,7 @@ import pytest
 
 from routing.learning import ModelSpeed, Speed
 from routing.ledger import Account
-from routing.score import Score, Weights, Wish, queue_seconds, score, work_tokens
+from routing.score import Score, Weights, queue_seconds, scores, work_tokens
 
 WEIGHTS = Weights(60_000.0, 0.1)
 
@@ -21,7 +21,8 @@ class Replica:
 
 
 def terms(replica: Replica, length: int, cached: int = 0, slow_start: float = 0.0) -> Score:
-    return Score._make(score(replica, Wish(length, 300, ()), cached, WEIGHTS, slow_start))
+    [result] = scores([replica], (length, 300, ()), [cached], WEIGHTS, [slow_start])
+    return Score._make(result)
 
 
 def test_an_idle_replica_costs_its_own_prefill() -> None:
@@ -70,3 +71,17 @@ def test_foreign_traffic_counts() -> None:
 def test_work_grows_with_position() -> None:
     assert work_tokens(1000, 0, 60_000) == pytest.approx(1000 * (1 + 500 / 60_000))
     assert work_tokens(1000, 60_000, 60_000) > 2000
+
+
+def test_each_replica_by_its_own_state() -> None:
+    busy = Replica()
+    busy.account.pending_tokens = 1600
+    replicas = [Replica(), busy, Replica()]
+    wish = (3200, 300, ())
+    together = scores(replicas, wish, [0, 640, 1280], WEIGHTS, [0.0, 0.5, 0.25])
+    assert [Score._make(one) for one in together] == [
+        terms(replicas[0], 3200),
+        terms(busy, 3200, 640, 0.5),
+        terms(replicas[2], 3200, 1280, 0.25),
+    ]
+    assert scores(replicas[:1], wish, [0], WEIGHTS) == [terms(replicas[0], 3200)]

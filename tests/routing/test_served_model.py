@@ -40,7 +40,76 @@ def bare() -> ServedModel:
 def chat(model: ServedModel, doc: dict[str, Any], start: int = 1) -> Prompt:
     prompt = model.chat(doc, start, patient=False)
     assert model.chat(doc, start, patient=True) == prompt
+    assert model.plain_chat(doc, start) in (prompt, None)
     return prompt
+
+
+@pytest.fixture(params=["string", "openai"])
+def by_format(
+    request: pytest.FixtureRequest, small_tokenizer: str, small_template: str
+) -> ServedModel:
+    config = ModelConfig(
+        name="m",
+        tokenizer=FilePath(small_tokenizer),
+        chat_template=FilePath(small_template),
+        content_format=request.param,
+        max_prompt_bytes=10_000,
+    )
+    return ServedModel(config, 64)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        HELLO,
+        [{"content": "the role comes last", "role": "user"}],
+        [{"role": "system", "content": "be brief " * 50}, *HELLO],
+        [*HELLO, {"role": "assistant", "content": ""}, {"role": "user", "content": "ü 東 🙂\x1c"}],
+    ],
+)
+def test_common_chats_take_the_short_way_to_the_same(
+    by_format: ServedModel, messages: list[Any]
+) -> None:
+    doc = {"model": "m", "messages": messages, "max_tokens": 5, "temperature": 0.5}
+    prompt = by_format.plain_chat(doc, 7)
+    assert prompt is not None
+    assert prompt == by_format.chat(doc, 7, patient=False)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tools": []},
+        {"documents": []},
+        {"add_generation_prompt": False},
+        {"add_special_tokens": True},
+        {"truncate_prompt_tokens": 5},
+        {"continue_final_message": True},
+        {"chat_template_kwargs": {"quiet": True}},
+        {"reasoning_effort": "low"},
+        {"messages": [{"role": "user", "content": "x " * 40_000}]},
+        {"messages": [{"role": "forbidden", "content": "x"}]},
+        {"messages": None},
+    ],
+)
+def test_other_chats_take_the_long_way(exact: ServedModel, more: dict[str, Any]) -> None:
+    assert exact.plain_chat({"messages": HELLO}, 1) is not None
+    assert exact.plain_chat({"messages": HELLO, **more}, 1) is None
+
+
+def test_without_tokenizer_no_way_is_short(bare: ServedModel) -> None:
+    assert bare.plain_chat({"messages": HELLO}, 1) is None
+
+
+def test_faults_on_the_short_way(by_format: ServedModel) -> None:
+    for content in ("x" * 10_001, "東" * 3334):
+        doc = {"messages": [{"role": "user", "content": content}]}
+        with pytest.raises(BadRequest) as short:
+            by_format.plain_chat(doc, 1)
+        with pytest.raises(BadRequest) as long:
+            by_format.chat(doc, 1, patient=False)
+        assert str(short.value) == str(long.value)
+        assert short.value.param == long.value.param
 
 
 def recorded(text: str) -> list[int]:
@@ -263,10 +332,13 @@ def test_prompts_beyond_the_cap_are_refused_before_encoding(
 
 def test_text_that_is_not_unicode_is_refused(exact: ServedModel, bare: ServedModel) -> None:
     for model in (exact, bare):
+        doc = {"messages": [{"role": "user", "content": "\ud800"}]}
         with pytest.raises(BadRequest):
-            model.chat({"messages": [{"role": "user", "content": "\ud800"}]}, 1, patient=False)
+            model.chat(doc, 1, patient=False)
         with pytest.raises(BadRequest):
             model.completion({"prompt": "\ud800"}, 1)
+    with pytest.raises(BadRequest):
+        exact.plain_chat(doc, 1)
 
 
 def prompt_of(longest: int, *, exact: bool = True) -> Prompt:

@@ -161,13 +161,17 @@ async def quiet(gateway: InProcess, pair: tuple[FakeReplica, FakeReplica]) -> No
     assert gateway.metric("headrace_exchanges_in_flight") == 0
     assert busy == []
     for replica_id in ("r0", "r1"):
-        assert gateway.metric("headrace_replica_inflight", replica_id) == 0
-        assert gateway.metric("headrace_pending_prefill_tokens", replica_id) == 0
-        for _ in range(200):  # this gauge is published once a second
-            if gateway.metric("headrace_upstream_connections", replica_id, "busy") == 0:
+        gauges = [
+            ("headrace_replica_inflight", replica_id),
+            ("headrace_replica_pending_prefill_tokens", replica_id),
+            ("headrace_replica_live_kv_tokens", replica_id),
+            ("headrace_upstream_connections", replica_id, "busy"),
+        ]
+        for _ in range(200):  # these gauges are published once a second
+            if not any(gateway.metric(*gauge) for gauge in gauges):
                 break
             await asyncio.sleep(0.01)
-        assert gateway.metric("headrace_upstream_connections", replica_id, "busy") == 0
+        assert [gateway.metric(*gauge) for gauge in gauges] == [0, 0, 0, 0]
     assert gateway.metric("headrace_ledger_underflow_total") == 0
 
 
