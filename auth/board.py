@@ -13,6 +13,8 @@ import logging
 import os
 import tempfile
 import zlib
+from collections.abc import Callable
+from functools import partial
 
 from auth.keyset import MAX_DOCUMENT_BYTES
 from auth.refresh import History
@@ -75,15 +77,19 @@ class Board:
 
 
 class Slot:
-    """One issuer's document and the history of its fetches. Only the claim's holder writes."""
+    """One issuer's document and the history of its fetches. Only the claim's holder writes.
 
-    __slots__ = ("_board", "_body", "_floats", "_index", "_words")
+    `read_generation` is `generation` as a function of C, for who asks on each request.
+    """
+
+    __slots__ = ("_board", "_body", "_floats", "_index", "_words", "read_generation")
 
     def __init__(self, board: Board, index: int, row: memoryview) -> None:
         self._board = board
         self._index = index
         self._words = row[:_HEADER_BYTES].cast("Q")
         self._floats = row[:_HEADER_BYTES].cast("d")
+        self.read_generation: Callable[[], int] = partial(self._words.__getitem__, _GENERATION)
         self._body = row[_HEADER_BYTES : _HEADER_BYTES + MAX_DOCUMENT_BYTES]
 
     def __repr__(self) -> str:

@@ -54,6 +54,7 @@ class KeySource:
         self._policy = RefreshPolicy(jwks.refresh_s, jwks.cool_down_s, jwks.stale_for_s)
         self._absent = AbsentKeys(jwks.cool_down_s)
         self._slot = slot
+        self._read_generation = slot.read_generation
         self._fetcher = fetcher
         self._fetches = fetches
         self._workers = workers
@@ -99,7 +100,7 @@ class KeySource:
 
     @property
     def epoch(self) -> int:
-        if self._slot.generation != self._loaded:
+        if self._read_generation() != self._loaded:
             self._follow_slot()
         return self._epoch
 

@@ -17,6 +17,7 @@ from core.errors import Unavailable
 from core.metrics import Counter, Metrics
 from ratelimit import answer
 from ratelimit.answer import Headers
+from ratelimit.bucket import UNITS
 from ratelimit.config import LimitsConfig, RedisStoreConfig
 from ratelimit.memory_store import MemoryStore
 from ratelimit.plan import Plan, make_plan
@@ -145,7 +146,11 @@ class Limiter:
             return Reservation(tokens)
         if prompt_tokens > plan.largest_prompt:
             self._refuse_hopeless(plan, prompt_tokens)
-        charge = Charge(plan, plan.amounts(tokens))
+        if 0 <= tokens <= plan.largest_prompt:
+            # `plan.amounts`, short for the usual case.
+            charge = Charge(plan, plan.spread((UNITS, tokens * UNITS)))
+        else:
+            charge = Charge(plan, plan.amounts(tokens))
         try:
             decision = await self._store.reserve(charge)
         except StoreUnavailable as error:

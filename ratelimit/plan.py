@@ -58,11 +58,11 @@ class Plan:
     `tenant` is quoted, for use in keys. `lease_us`: the longest lease of the rules.
     `token_capacities` runs parallel to `buckets`: units, None where requests are counted.
     `by_kind`: the indexes of the buckets of each kind there is. `told`: of each bucket.
-    `largest_prompt`: tokens that every bucket can hold.
+    `largest_prompt`: tokens that every bucket can hold. `spread` turns the amounts (requests,
+    tokens) into one for each bucket.
     """
 
     __slots__ = (
-        "_spread",
         "buckets",
         "by_kind",
         "largest_prompt",
@@ -70,6 +70,7 @@ class Plan:
         "model",
         "nothing",
         "rules",
+        "spread",
         "tenant",
         "token_capacities",
         "told",
@@ -92,7 +93,7 @@ class Plan:
         self.told = tuple(bucket.told for bucket in self.buckets)
         capacities = [capacity for capacity in self.token_capacities if capacity is not None]
         self.largest_prompt = min(capacities, default=MAX_TOKENS * UNITS) // UNITS
-        self._spread = _spreader([int(bucket.kind == "tokens") for bucket in self.buckets])
+        self.spread = _spreader([int(bucket.kind == "tokens") for bucket in self.buckets])
 
     def __repr__(self) -> str:
         return f"<Plan {self.tenant} {self.model} {[bucket.key for bucket in self.buckets]}>"
@@ -105,8 +106,6 @@ class Plan:
     def amounts(self, tokens: int) -> Amounts:
         """What to reserve for prompt and estimated output, in units: never more than a full
         bucket has, so that an estimate alone refuses nothing (a prompt may, see `hopeless`)."""
-        if 0 <= tokens <= self.largest_prompt:
-            return self._spread((UNITS, tokens * UNITS))
         total = units(tokens)
         return tuple(
             [
@@ -117,7 +116,7 @@ class Plan:
 
     def used(self, tokens: int) -> Amounts:
         """What a request that ran has used, in units."""
-        return self._spread((UNITS, tokens * UNITS if 0 <= tokens <= MAX_TOKENS else units(tokens)))
+        return self.spread((UNITS, tokens * UNITS if 0 <= tokens <= MAX_TOKENS else units(tokens)))
 
     def hopeless(self, prompt_tokens: int) -> Bucket | None:
         """The bucket that could not grant the prompt alone even when full."""

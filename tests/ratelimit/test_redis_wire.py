@@ -75,6 +75,30 @@ async def test_a_settle_alone_waits_for_company() -> None:
     assert await it.sent() == b"settle;reserve;"
 
 
+async def test_one_timer_serves_settles_that_came_after_a_write() -> None:
+    it = Fixture()
+    it.wire.submit_later(Call(b"first;"))
+    timer = it.wire._flush_later
+    it.wire.call(b"reserve;")
+    assert await it.sent() == b"first;reserve;"
+    it.wire.submit_later(Call(b"second;"))
+    assert timer is not None
+    assert it.wire._flush_later is timer
+    it.wire._flush_lingering()
+    assert await it.sent() == b"second;"
+    assert it.wire._flush_later is None
+
+
+async def test_calls_of_two_writes_are_observed_apart() -> None:
+    it = Fixture()
+    early, late = it.wire.call(b"a"), it.wire.call(b"b")
+    await it.sent()
+    it.wire._pending[0].due_at -= 1.0
+    it.wire.data_received(b":1\r\n:2\r\n")
+    assert await asyncio.gather(early, late) == [1, 2]
+    assert it.seconds[0] == pytest.approx(it.seconds[1] + 1.0)
+
+
 async def test_a_forgotten_script_is_sent_in_full_once() -> None:
     it = Fixture()
     future = it.wire.call(SCRIPT_CALL)
