@@ -16,8 +16,9 @@ Header = tuple[bytes, bytes]
 
 @dataclass(slots=True)
 class Request:
-    """A complete request that passed the gate. `path` is without query; `received_at` and
-    `complete_at` are monotonic seconds of the first head byte and of the last body byte."""
+    """A complete request that passed the gate. `path` is without query, `headers` are without
+    Content-Length; `received_at` and `complete_at` are monotonic seconds of the first head byte
+    and of the last body byte."""
 
     method: str
     path: str

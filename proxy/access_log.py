@@ -102,8 +102,7 @@ class AccessLog:
             return
         if record.time is None:
             record.time = self._wall()
-        sink.put(self._line(record))
-        if sink.waiting_bytes >= FLUSH_BYTES:
+        if sink.put(self._line(record)) >= FLUSH_BYTES:
             sink.flush()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._tick)

@@ -22,8 +22,10 @@ _NOT_FORWARDED = {
     "prompt_embeds": "it steers the engine's internals",
     "vllm_xargs": "it steers the engine's internals",
 }
+_LOOKED_AT = frozenset(_NOT_FORWARDED) | {"chat_template_kwargs"}
 _TEMPLATE_ARGUMENTS_REFUSED = ("chat_template", "tokenize", "messages", "tools")
 _MAX_CHOICES = 128
+_USAGE = {"include_usage": True}
 _SAFE_DEPTH = 250  # orjson reads 1,024 levels, but writes only about 250
 
 
@@ -46,7 +48,7 @@ class Call(msgspec.Struct, frozen=True):
             document["cache_salt"] = cache_salt
         if self.stream and not self.wants_usage:
             options = document.get("stream_options")
-            document["stream_options"] = {**(options or {}), "include_usage": True}
+            document["stream_options"] = {**options, **_USAGE} if options else _USAGE
         return orjson.dumps(document)
 
 
@@ -58,30 +60,27 @@ def parse_call(body: bytes) -> Call:
         raise BadRequest("The body is not valid JSON.", code="invalid_json") from None
     if not isinstance(document, dict):
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
-    _refuse_deep(body, document)
+    if body.count(b"[") + body.count(b"{") > _SAFE_DEPTH:
+        _refuse_deep(document)
     model = document.get("model")
     if not isinstance(model, str) or not model:
         raise _field("model", "must be the name of a model")
-    _refuse_dangerous(document)
-    stream = _boolean(document, "stream")
-    return Call(
-        document=document,
-        model=model,
-        stream=stream,
-        wants_usage=_wants_usage(document, stream),
-        max_output_tokens=_max_output_tokens(document),
-        choices=_choices(document),
-    )
+    if not _LOOKED_AT.isdisjoint(document):
+        _refuse_dangerous(document)
+    stream = document.get("stream")
+    if stream is not True:
+        stream = _boolean(document, "stream")
+    wants_usage = "stream_options" in document and _wants_usage(document, stream)
+    choices = _choices(document) if "n" in document or "best_of" in document else 1
+    return Call(document, model, stream, wants_usage, _max_output_tokens(document), choices)
 
 
 def _field(name: str, fault: str) -> BadRequest:
     return BadRequest(f"`{name}` {fault}.", param=name)
 
 
-def _refuse_deep(body: bytes, document: dict[str, Any]) -> None:
+def _refuse_deep(document: dict[str, Any]) -> None:
     """Refuse what could not be written again for the replica."""
-    if body.count(b"[") + body.count(b"{") <= _SAFE_DEPTH:
-        return
     try:
         orjson.dumps(document)
     except TypeError:
@@ -89,10 +88,9 @@ def _refuse_deep(body: bytes, document: dict[str, Any]) -> None:
 
 
 def _refuse_dangerous(document: dict[str, Any]) -> None:
-    if not _NOT_FORWARDED.keys().isdisjoint(document):
-        for name, reason in _NOT_FORWARDED.items():
-            if document.pop(name, None) is not None:
-                raise _field(name, f"is not accepted here: {reason}")
+    for name, reason in _NOT_FORWARDED.items():
+        if document.pop(name, None) is not None:
+            raise _field(name, f"is not accepted here: {reason}")
     arguments = document.get("chat_template_kwargs")
     if arguments is None:
         return

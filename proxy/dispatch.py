@@ -8,9 +8,9 @@ connections at the very moment at which we use them (RFC 9112 section 9.3.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from core.clock import Clock
@@ -85,24 +85,26 @@ class Delivery:
     path: bytes
     headers: Sequence[Header]
     body: bytes
-    model: str
     prompt: Prompt
     max_output_tokens: int | None
     stream: bool
     strip_usage: bool
-    own_headers: Callable[[], Sequence[Header]]
+    own_headers: Sequence[Header]
     empty_events: int = 0
+    limit_headers: Sequence[Header] = ()
     begun: bool = False
     prompt_tokens: int = 0
     cached_tokens: int | None = None
     output_tokens: int = 0
-    failure: str | None = field(default=None)
+    failure: str | None = None
 
     def take_stock(self, usage: dict[str, Any] | None, content_events: int) -> None:
         """Note the final counts of a try that began."""
-        usage = usage or {}
-        self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
         relayed = max(0, content_events - self.empty_events)
+        if usage is None:
+            self.prompt_tokens, self.output_tokens = self.prompt.length, relayed
+            return
+        self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
         self.output_tokens = _count(usage.get("completion_tokens"), relayed)
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
@@ -157,7 +159,7 @@ class Dispatcher:
             record.phase = "route"
             try:
                 lease = await self._router.lease(
-                    model=delivery.model,
+                    model=delivery.prompt.model,
                     prompt=delivery.prompt,
                     max_output_tokens=delivery.max_output_tokens,
                     exclude=excluded,
@@ -216,7 +218,7 @@ class Dispatcher:
             exchange,
             stream=delivery.stream,
             strip_usage=delivery.strip_usage,
-            own_headers=delivery.own_headers,
+            own_headers=[*delivery.own_headers, *delivery.limit_headers],
             on_first_event=on_first_event,
             timeouts=self._timeouts,
         )

@@ -57,14 +57,16 @@ class LineSink:
         """How much is buffered."""
         return self._buffered
 
-    def put(self, line: bytes) -> None:
-        """Buffer one line, which ends in a newline; dropped if there is no room for it."""
+    def put(self, line: bytes) -> int:
+        """Buffer one line, which ends in a newline; dropped if there is no room for it. Returns
+        how many bytes wait."""
         size = len(line)
         if self._buffered + size > BUFFER_BYTES or size > LINE_BYTES or self._closed:
             self._dropped(1)
-            return
+            return self._buffered
         self._lines.append(line)
         self._buffered += size
+        return self._buffered
 
     def flush(self) -> None:
         """Write what the descriptor takes now. A fault of the target drops lines, never raises."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.clock import Clock
 from core.errors import GatewayError
 from core.exchange import Exchange
-from core.metrics import Metrics
+from core.metrics import Counter, Histogram, Metrics
 from proxy.access_log import AccessLog, AccessRecord, milliseconds
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -41,6 +41,10 @@ class Observer:
             "headrace_tokens_total", "Tokens by model and kind", ("model", "kind")
         )
 
+        # Bound children: both are bounded, by the routes and by the configured models.
+        self._by_route: dict[tuple[str | None, int | None], Counter] = {}
+        self._by_model: dict[str, _ModelMeters] = {}
+
     def __repr__(self) -> str:
         return f"<Observer log={self._log!r}>"
 
@@ -50,16 +54,25 @@ class Observer:
         return AccessRecord(request_id=exchange.id, peer=request.peer, method=request.method)
 
     def close(self, exchange: Exchange, record: AccessRecord) -> None:
+        now = self._now()
         self._in_flight.dec()
         record.bytes_sent = exchange.bytes_sent
-        record.total_ms = milliseconds(self._now() - exchange.request.received_at)
-        self._exchanges.labels(record.route or "none", str(record.status or 0)).inc()
+        record.total_ms = milliseconds(now - exchange.request.received_at)
+        key = (record.route, record.status)
+        counter = self._by_route.get(key)
+        if counter is None:
+            counter = self._exchanges.labels(record.route or "none", str(record.status or 0))
+            self._by_route[key] = counter
+        counter.inc()
         if record.reason is None:
             record.reason = "ok"
         elif record.reason != "ok":
             self._failures.labels(record.phase or "none", record.reason).inc()
         if record.model is not None:
-            self._observe_tokens(record, record.model)
+            meters = self._by_model.get(record.model)
+            if meters is None:
+                meters = self._by_model[record.model] = self._meters_of(record.model)
+            meters.observe(record)
         self._log.write(record)
 
     def refused(self, exchange: Exchange, error: GatewayError) -> None:
@@ -70,15 +83,48 @@ class Observer:
         record.reason = error.reason
         self.close(exchange, record)
 
-    def _observe_tokens(self, record: AccessRecord, model: str) -> None:
-        if record.ttft_ms is not None:
-            self._ttft.labels(model).observe(record.ttft_ms / 1e3)
+    def _meters_of(self, model: str) -> _ModelMeters:
+        tokens = self._tokens
+        return _ModelMeters(
+            self._ttft.labels(model),
+            self._overhead,
+            tokens.labels(model, "prompt"),
+            tokens.labels(model, "cached"),
+            tokens.labels(model, "completion"),
+        )
+
+
+class _ModelMeters:
+    """The metrics of one model, bound once."""
+
+    __slots__ = ("_cached", "_completion", "_overhead", "_prompt", "_ttft")
+
+    def __init__(
+        self,
+        ttft: Histogram,
+        overhead: Histogram,
+        prompt: Counter,
+        cached: Counter,
+        completion: Counter,
+    ) -> None:
+        self._ttft = ttft
+        self._overhead = overhead
+        self._prompt = prompt
+        self._cached = cached
+        self._completion = completion
+
+    def __repr__(self) -> str:
+        return f"<_ModelMeters {self._ttft!r}>"
+
+    def observe(self, record: AccessRecord) -> None:
+        ttft_ms = record.ttft_ms
+        if ttft_ms is not None:
+            self._ttft.observe(ttft_ms / 1e3)
             if record.first_token_ms is not None:
-                self._overhead.observe((record.ttft_ms - record.first_token_ms) / 1e3)
-        for kind, count in (
-            ("prompt", record.prompt_tokens),
-            ("cached", record.cached_tokens),
-            ("completion", record.completion_tokens),
-        ):
-            if count:
-                self._tokens.labels(model, kind).inc(count)
+                self._overhead.observe((ttft_ms - record.first_token_ms) / 1e3)
+        if record.prompt_tokens:
+            self._prompt.inc(record.prompt_tokens)
+        if record.cached_tokens:
+            self._cached.inc(record.cached_tokens)
+        if record.completion_tokens:
+            self._completion.inc(record.completion_tokens)

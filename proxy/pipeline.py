@@ -35,6 +35,8 @@ _log = logging.getLogger("headrace.pipeline")
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 MODELS = "/v1/models"
+INFERENCE = frozenset({CHAT, COMPLETIONS})
+_CHAT_PATH, _COMPLETIONS_PATH = CHAT.encode("ascii"), COMPLETIONS.encode("ascii")
 
 
 class Authenticator(Protocol):
@@ -93,6 +95,7 @@ class Pipeline:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._now = services.clock
+        self._cors = services.cors.active
         secret = services.cache_secret.encode("utf-8")
 
         @lru_cache(maxsize=4096)
@@ -129,62 +132,59 @@ class Pipeline:
     async def _route(self, exchange: Exchange, record: AccessRecord) -> None:
         request = exchange.request
         path, method = request.path, request.method
+        if path in INFERENCE:
+            record.route = path
+            if method != "POST":
+                raise _not_allowed("POST")
+            await self._infer(exchange, record)
+            return
         record.phase = "route_match"
         if method == "OPTIONS" and self._preflight(exchange, record):
             return
-        if path in (CHAT, COMPLETIONS):
-            record.route = path
-            _allow(method, "POST")
-            await self._infer(exchange, record, chat=path == CHAT)
-        elif path == MODELS or path.startswith(MODELS + "/"):
+        if path == MODELS or path.startswith(MODELS + "/"):
             record.route = MODELS
-            _allow(method, "GET", "HEAD")
+            _only_get(method)
             await self._models(exchange, record, path.removeprefix(MODELS).removeprefix("/"))
         elif path == self._services.health_path:
             record.route = path
-            _allow(method, "GET", "HEAD")
+            _only_get(method)
             record.status = 200
             answer_json(exchange, {"status": "ok"}, self._own_headers(exchange))
         else:
             raise NotFound(f"There is nothing at {method} {path[:256]}.", code="unknown_url")
 
-    async def _infer(self, exchange: Exchange, record: AccessRecord, *, chat: bool) -> None:
-        services = self._services
+    async def _infer(self, exchange: Exchange, record: AccessRecord) -> None:
+        services, now = self._services, self._now
+        chat = record.route == CHAT
         principal = await self._authenticate(exchange, record)
         record.phase = "understand"
         call = parse_call(exchange.request.body)
         record.stream = call.stream
         model = record.model = services.catalog.resolve(call.model, principal)
         salt = self._salt(principal.tenant)
-        prompt = await self._tokenize(call, model, salt, record, chat=chat)
-        max_output = call.max_output_tokens
-        if max_output is not None:
-            max_output *= call.choices
+
+        record.phase = "tokenize"
+        started_at = now()
+        render = services.prompter.chat if chat else services.prompter.completion
+        prompt = await render(model, call.document, salt)
+        services.prompter.check_length(model, prompt, call.max_output_tokens)
+        tokenized_at = now()
+        record.tokenize_ms = milliseconds(tokenized_at - started_at)
+        record.prompt_tokens = prompt.length
+        delivery = self._delivery(exchange, call, prompt, salt)
+
         record.phase = "reserve"
-        started_at = self._now()
         reservation = await services.limiter.reserve(
             tenant=principal.tenant,
             tier=principal.tier,
             model=model,
             prompt_tokens=prompt.length,
-            max_output_tokens=max_output,
-        )
-        record.reserve_ms = milliseconds(self._now() - started_at)
-        record.reserved_tokens = reservation.reserved_tokens
-        limit_headers = reservation.headers
-        delivery = Delivery(
-            path=(CHAT if chat else COMPLETIONS).encode("ascii"),
-            headers=upstream_headers(exchange.request, exchange.id),
-            body=call.upstream_body(model, salt),
-            model=model,
-            prompt=prompt,
-            max_output_tokens=max_output,
-            stream=call.stream,
-            strip_usage=call.stream and not call.wants_usage,
-            empty_events=1 if chat else 0,
-            own_headers=lambda: [*self._own_headers(exchange), *limit_headers],
+            max_output_tokens=delivery.max_output_tokens,
         )
         with reservation:
+            record.reserve_ms = milliseconds(now() - tokenized_at)
+            record.reserved_tokens = reservation.reserved_tokens
+            delivery.limit_headers = reservation.headers
             try:
                 await services.dispatcher.deliver(exchange, delivery, record)
                 if delivery.failure is not None:
@@ -197,6 +197,23 @@ class Pipeline:
                     record.prompt_tokens = delivery.prompt_tokens
                     record.cached_tokens = delivery.cached_tokens
                     record.completion_tokens = delivery.output_tokens
+
+    def _delivery(self, exchange: Exchange, call: Call, prompt: Prompt, salt: str) -> Delivery:
+        chat = exchange.request.path == CHAT
+        max_output = call.max_output_tokens
+        if max_output is not None:
+            max_output *= call.choices
+        return Delivery(
+            path=_CHAT_PATH if chat else _COMPLETIONS_PATH,
+            headers=upstream_headers(exchange.request, exchange.id),
+            body=call.upstream_body(prompt.model, salt),
+            prompt=prompt,
+            max_output_tokens=max_output,
+            stream=call.stream,
+            strip_usage=call.stream and not call.wants_usage,
+            own_headers=self._own_headers(exchange),
+            empty_events=1 if chat else 0,
+        )
 
     async def _models(self, exchange: Exchange, record: AccessRecord, name: str) -> None:
         principal = await self._authenticate(exchange, record)
@@ -215,24 +232,11 @@ class Pipeline:
         record.subject = principal.subject or None
         return principal
 
-    async def _tokenize(
-        self, call: Call, model: str, salt: str, record: AccessRecord, *, chat: bool
-    ) -> Prompt:
-        record.phase = "tokenize"
-        started_at = self._now()
-        prompter = self._services.prompter
-        render = prompter.chat if chat else prompter.completion
-        prompt = await render(model, call.document, salt)
-        prompter.check_length(model, prompt, call.max_output_tokens)
-        record.tokenize_ms = milliseconds(self._now() - started_at)
-        record.prompt_tokens = prompt.length
-        return prompt
-
     def _own_headers(self, exchange: Exchange) -> list[Header]:
-        return [
-            (b"x-request-id", exchange.id.encode("ascii")),
-            *self._services.cors.headers(exchange.request),
-        ]
+        headers: list[Header] = [(b"x-request-id", exchange.id.encode("ascii"))]
+        if self._cors:
+            headers += self._services.cors.headers(exchange.request)
+        return headers
 
     def _preflight(self, exchange: Exchange, record: AccessRecord) -> bool:
         headers = self._services.cors.preflight(exchange.request)
@@ -253,9 +257,13 @@ class Pipeline:
         answer_error(exchange, error, self._own_headers(exchange))
 
 
-def _allow(method: str, *allowed: str) -> None:
-    if method not in allowed:
-        raise MethodNotAllowed(
-            f"This path answers {' and '.join(allowed)} only.",
-            headers=[(b"allow", ", ".join(allowed).encode("ascii"))],
-        )
+def _only_get(method: str) -> None:
+    if method not in ("GET", "HEAD"):
+        raise _not_allowed("GET", "HEAD")
+
+
+def _not_allowed(*allowed: str) -> MethodNotAllowed:
+    return MethodNotAllowed(
+        f"This path answers {' and '.join(allowed)} only.",
+        headers=[(b"allow", ", ".join(allowed).encode("ascii"))],
+    )

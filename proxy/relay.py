@@ -24,7 +24,6 @@ from proxy.headers import downstream_headers, header_value
 from proxy.streamed_body import StreamedBody
 from proxy.whole_body import WholeBody
 
-
 _FRAMING_S = 1.0  # how long the replica may take to end its framing after the terminator
 
 
@@ -92,7 +91,7 @@ class Relay:
         *,
         stream: bool,
         strip_usage: bool,
-        own_headers: Callable[[], Sequence[Header]],
+        own_headers: Sequence[Header],
         on_first_event: Callable[[float], None],
         timeouts: RelayTimeouts,
     ) -> None:
@@ -217,7 +216,7 @@ class Relay:
     def start(self, length: int | None) -> None:
         """Send the head: from here on there is no other replica."""
         self.committed = True
-        headers = downstream_headers(self._response_headers, self._own_headers())
+        headers = downstream_headers(self._response_headers, self._own_headers)
         self._exchange.start(self.status, headers, length)
 
     def use(self, push: Callable[[bytes], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -87,6 +88,8 @@ async def _serve(
     blocked: Sequence[signal.Signals],
     report_ready: Callable[[int], None],
 ) -> None:
+    # Requests leave few cycles behind; looking for them 700 allocations apart costs 5 % of a core.
+    gc.set_threshold(20_000, 20, 20)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -66,12 +66,11 @@ class Setting:
             path=b"/v1/chat/completions",
             headers=(),
             body=b"{}",
-            model="m",
             prompt=Prompt("m", 7, 7, True, (), 64),
             max_output_tokens=None,
             stream=True,
             strip_usage=True,
-            own_headers=lambda: (),
+            own_headers=(),
             empty_events=1,
         )
 

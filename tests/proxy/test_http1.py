@@ -106,7 +106,6 @@ def test_one_request() -> None:
         (b"x-empty", b""),
         (b"x-space", b"b"),
         (b"authorization", b"Bearer t"),
-        (b"content-length", b"2"),
     ]
     assert (got.body, got.peer) == (b"{}", "192.0.2.1")
     [reply] = edge.replies
@@ -594,3 +593,31 @@ def test_a_flush_that_takes_too_long_is_cut_off() -> None:
     assert not edge.transport.aborted
     edge.wait(1.1)
     assert edge.transport.aborted
+
+
+def test_a_head_like_the_last_one_is_read_alike_and_its_length_is_its_own() -> None:
+    edge = Edge()
+    for body in (b"a", b"bb", b"c" * 1000, b"", b"d"):
+        edge.talk(post(body, b"X-Kind: same"))
+    edge.talk(post(b"e", b"X-Kind: other"), post(b"f", b"X-Kind: other"))
+    assert [r.body for r in edge.requests] == [b"a", b"bb", b"c" * 1000, b"", b"d", b"e", b"f"]
+    assert [r.header(b"x-kind") for r in edge.requests] == [b"same"] * 5 + [b"other"] * 2
+
+
+@pytest.mark.parametrize(
+    "length", [b"-1", b"+1", b"1 ", b"1, 1", b"0x1", b"1\r\nContent-Length: 1"]
+)
+def test_a_head_like_the_last_one_hides_no_bad_length(length: bytes) -> None:
+    good = post(b"a", b"X-Kind: same")
+    bad = good.replace(b"Content-Length: 1", b"Content-Length: " + length)
+    assert bad != good
+    edge = Edge().talk(good)
+    edge.talk(bad)
+    assert [reply.status for reply in edge.replies] == [200, 400]
+    assert len(edge.requests) == 1
+
+
+def test_a_head_like_the_last_one_is_held_to_the_limit_of_the_body() -> None:
+    edge = Edge(limits=ListenLimits(max_body_bytes=1024)).talk(post(b"a"))
+    edge.talk(request(b"Content-Length: 1025"))
+    assert [reply.status for reply in edge.replies] == [200, 413]

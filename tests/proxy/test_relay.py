@@ -32,7 +32,7 @@ class Setting:
             self.exchange,
             stream=True,
             strip_usage=strip,
-            own_headers=lambda: [(b"x-request-id", b"r")],
+            own_headers=[(b"x-request-id", b"r")],
             on_first_event=self.first.append,
             timeouts=timeouts or Timeouts(),
         )
