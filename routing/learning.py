@@ -9,7 +9,6 @@ requests, only who gets requests is measured, and so a small error would keep it
 from __future__ import annotations
 
 from collections import deque
-from math import copysign, exp, log
 
 _SAMPLES = 64
 _FIRST_SAMPLES = 8
@@ -20,7 +19,7 @@ _FACTOR = 2.0
 _LEAST_PREFILL_TOKENS = 512
 # vLLM's step time without any sequence, as measured for the priors.
 _STEP_S = 0.012
-_NOISE = log(1.25)
+_NOISE = 1.25
 
 
 class Estimate:
@@ -50,7 +49,7 @@ class Estimate:
             self._reference = self.value
         self._samples.append(sample)
         self._count += 1
-        if len(self._samples) < _FIRST_SAMPLES or self._count % _EVERY:
+        if self._count % _EVERY or self._count < _FIRST_SAMPLES:
             return False
         self.founded = True
         ordered = sorted(self._samples)
@@ -63,8 +62,12 @@ def _beyond_noise(own: Estimate, common: Estimate) -> float:
     """The ratio of two estimates without the part that may be noise: continuous, 1 in between."""
     if not own.founded:
         return 1.0
-    difference = log(own.value / common.value)
-    return exp(copysign(max(abs(difference) - _NOISE, 0.0), difference))
+    ratio = own.value / common.value
+    if ratio > _NOISE:
+        return ratio / _NOISE
+    if ratio * _NOISE < 1.0:
+        return ratio * _NOISE
+    return 1.0
 
 
 class ModelSpeed:

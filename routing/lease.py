@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
 from routing.fleet import ModelFleet
+from routing.index import PrefixIndex
 from routing.policy import Choice
-from routing.score import Score
+from routing.score import Score, Wish
 
 
 class Keeper(Protocol):
@@ -17,7 +18,13 @@ class Keeper(Protocol):
     @property
     def clock(self) -> Callable[[], float]: ...
 
-    def prefilled(self, lease: Lease, now: float) -> None: ...
+    @property
+    def index(self) -> PrefixIndex: ...
+
+    @property
+    def underflow(self) -> Callable[[], None]: ...
+
+    def prefilled(self, lease: Lease, uncached: int, now: float) -> None: ...
 
     def settled(
         self,
@@ -28,69 +35,62 @@ class Keeper(Protocol):
         now: float,
     ) -> None: ...
 
-    def freed(self, lease: Lease, *, prefilled: bool) -> None: ...
-
 
 class Lease:
-    """`replica` is charged until `release`, which leaving a `with` block calls.
+    """`replica` is charged from the start until `release`, which leaving a `with` block calls.
 
     `predicted_cached`: prompt tokens it is believed to hold. Every call is idempotent.
 
-    For the keeper: `pending` and `live` are charged to the member's account, `blocks` expected by
-    `entry` of the index; both are given back once. `work_tokens` were ahead of the first token
-    when the replica was picked, `beside` and `beside_tokens` were there when it came. One object
-    for all of it, because every request makes one.
+    For the keeper: `pending` are the uncached tokens until the first one comes, `ahead` what had
+    to be prefilled before them; `beside` and `beside_tokens` are the replica's account when it
+    came. One object for the charge and the expected blocks, because every request makes one.
     """
 
     __slots__ = (
+        "_blocks",
+        "_entry",
         "_first_at",
         "_keeper",
+        "_live",
         "_open",
         "_terms",
+        "ahead",
         "beside",
         "beside_tokens",
-        "blocks",
-        "entry",
         "fleet",
-        "live",
         "member",
         "pending",
         "picked_at",
         "predicted_cached",
         "replica",
-        "work_tokens",
     )
 
     def __init__(
-        self,
-        keeper: Keeper,
-        fleet: ModelFleet,
-        choice: Choice,
-        *,
-        pending: int,
-        live: int,
-        blocks: Sequence[int],
-        work_tokens: float,
-        picked_at: float,
+        self, keeper: Keeper, fleet: ModelFleet, choice: Choice, wish: Wish, picked_at: float
     ) -> None:
+        member, cached, self._terms = choice
+        length, output, blocks = wish
         self._keeper = keeper
         self.fleet = fleet
-        self.member, self.predicted_cached, self._terms = choice
-        member = self.member
+        self.member = member
         self.replica = member.replica
-        self.entry = member.entry
-        self.pending = pending
-        self.live = live
-        self.blocks = blocks
-        self.work_tokens = work_tokens
+        self.predicted_cached = cached
         self.picked_at = picked_at
         self._first_at: float | None = None
         self._open = True
         self.beside = 0
         self.beside_tokens = 0
+        account = member.account
+        self.ahead = account.pending_tokens
+        self.pending = length - cached if cached < length else 1
+        self._live = length + output
+        account.charge(self.pending, self._live)
+        self._entry = member.entry
+        self._blocks = blocks
+        keeper.index.expect(member.entry, blocks)
 
     def __repr__(self) -> str:
-        return f"<Lease {self.replica.id} W={self.pending} K={self.live} open={self._open}>"
+        return f"<Lease {self.replica.id} W={self.pending} K={self._live} open={self._open}>"
 
     @property
     def score(self) -> Score | None:
@@ -105,7 +105,12 @@ class Lease:
         account = self.member.account
         self.beside = account.in_flight
         self.beside_tokens = account.live_tokens
-        self._keeper.prefilled(self, now)
+        pending, self.pending = self.pending, 0
+        keeper = self._keeper
+        if not account.prefilled(pending):
+            keeper.underflow()
+        keeper.index.confirm(self._entry, self._blocks)
+        keeper.prefilled(self, pending, now)
 
     def settle(self, *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int) -> None:
         """The answer ended and the engine told what it used (`cached_tokens` None: not told)."""
@@ -122,9 +127,13 @@ class Lease:
 
     def release(self) -> None:
         """Give everything back; what has produced no token leaves no trace in the index."""
-        if self._open:
-            self._open = False
-            self._keeper.freed(self, prefilled=self._first_at is not None)
+        if not self._open:
+            return
+        self._open = False
+        if not self.member.account.free(self.pending, self._live):
+            self._keeper.underflow()
+        if self._first_at is None:
+            self._keeper.index.drop(self._entry, self._blocks)
 
     def explain(self) -> str:
         """The decision in one line, in milliseconds."""

@@ -20,8 +20,8 @@ from routing.index import PrefixIndex
 from routing.lease import Lease
 from routing.member import Member
 from routing.meters import RouterMeters
-from routing.policy import Choice, make_policy
-from routing.score import Wish, queue_seconds, work_tokens
+from routing.policy import make_policy
+from routing.score import queue_seconds, work_tokens
 
 _UNPROVEN_IN_FLIGHT = 4
 _NO_REPLICA_RETRY_S = 2.0
@@ -44,12 +44,14 @@ class Router:
         self._config = config
         self._fleet = fleet
         self.clock = clock
-        self._index = PrefixIndex(config.index_entries)
-        self._policy = make_policy(config, self._index)
+        self.index = PrefixIndex(config.index_entries)
+        self._policy = make_policy(config, self.index)
         self._models: dict[str, ModelFleet] = {}
         self._knee = float(config.attention_knee_tokens)
         self._picks = 0
         self._meters = RouterMeters(metrics)
+        self._decided = self._meters.decided
+        self.underflow = self._meters.underflow
 
     def __repr__(self) -> str:
         return f"<Router {self._policy} {self._models}>"
@@ -80,7 +82,7 @@ class Router:
         now = self.clock()
         fleet = self._models.get(model)
         if fleet is None:
-            fleet = ModelFleet(self._config, self._index, self._meters.forget)
+            fleet = ModelFleet(self._config, self.index, self._meters.forget)
             self._models[model] = fleet
         candidates = self._fleet.candidates(model)
         members = fleet.members
@@ -94,38 +96,19 @@ class Router:
             output = round(fleet.output_tokens)
         blocks = prompt.blocks if self._policy.by_prefix else ()
         wish = (length, output, blocks)
-        lease = self._charge(fleet, self._policy.choose(eligible, wish, now), wish, now)
-        self._meters.decided(self.clock() - now)
-        return lease
-
-    def _charge(self, fleet: ModelFleet, choice: Choice, wish: Wish, now: float) -> Lease:
-        member, cached, _ = choice
-        length, output, blocks = wish
+        choice = self._policy.choose(eligible, wish, now)
         self._picks += 1
-        member.last_pick = self._picks
-        uncached = length - cached if cached < length else 1
-        fleet.uncached_tokens += _SMOOTHING * (uncached - fleet.uncached_tokens)
-        account = member.account
-        work = account.pending_tokens + work_tokens(uncached, cached, self._knee)
-        live = length + output
-        account.charge(uncached, live)
-        self._index.expect(member.entry, blocks)
-        return Lease(
-            self,
-            fleet,
-            choice,
-            pending=uncached,
-            live=live,
-            blocks=blocks,
-            work_tokens=work,
-            picked_at=now,
-        )
+        choice[0].last_pick = self._picks
+        lease = Lease(self, fleet, choice, wish, now)
+        fleet.uncached_tokens += _SMOOTHING * (lease.pending - fleet.uncached_tokens)
+        self._decided(self.clock() - now)
+        return lease
 
     def publish(self) -> None:
         """Bring the gauges up to date: the accounts of the replicas, the size of the index. To be
         called once a second, as nobody reads them at every request's pace."""
         members = [member for fleet in self._models.values() for member in fleet.known()]
-        self._meters.publish(members, self._index)
+        self._meters.publish(members, self.index)
 
     def forget(self, replica_id: str) -> None:
         """A replica left the configuration: nothing is remembered of it."""
@@ -148,7 +131,7 @@ class Router:
             if now >= member.review_at:
                 load = self._fleet.load(member.replica.id)
                 block_tokens = self._config.block_tokens
-                member.review(load, self._index, block_tokens, fleet.uncached_tokens, now)
+                member.review(load, self.index, block_tokens, fleet.uncached_tokens, now)
             if exclude and member.replica.id in exclude:
                 continue
             in_flight = member.account.in_flight
@@ -186,15 +169,12 @@ class Router:
 
     # --- called by leases, each at most once for one of them
 
-    def prefilled(self, lease: Lease, now: float) -> None:
-        """The first token of `lease` came."""
+    def prefilled(self, lease: Lease, uncached: int, now: float) -> None:
+        """The first token of `lease` came, after `uncached` tokens of its own."""
         member = lease.member
-        pending, lease.pending = lease.pending, 0
-        if not member.account.prefilled(pending):
-            self._meters.underflow()
-        self._index.confirm(lease.entry, lease.blocks)
         member.proven = True
-        member.speed.first_token(lease.work_tokens, now - lease.picked_at, now)
+        work = lease.ahead + work_tokens(uncached, lease.predicted_cached, self._knee)
+        member.speed.first_token(work, now - lease.picked_at, now)
 
     def settled(
         self,
@@ -220,13 +200,6 @@ class Router:
         # Engines count in blocks of their own, so a difference of two of ours says nothing.
         block = self._config.block_tokens
         if not -2 * block <= predicted - cached_tokens <= 2 * block:
-            self._index.corrected(
+            self.index.corrected(
                 lease.member.entry, predicted=predicted // block, delivered=cached_tokens // block
             )
-
-    def freed(self, lease: Lease, *, prefilled: bool) -> None:
-        """`lease` is over."""
-        if not lease.member.account.free(lease.pending, lease.live):
-            self._meters.underflow()
-        if not prefilled:
-            self._index.drop(lease.entry, lease.blocks)
