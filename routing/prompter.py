@@ -25,7 +25,7 @@ from routing.weight import exceeds
 
 _SEEDS = 4096
 _THREADS = 2
-_SWITCH_S = 0.001
+_SWITCH_S = 0.0002
 
 
 class Prompter:
@@ -133,7 +133,8 @@ class Prompter:
     async def _aside(self, work: Callable[[], Prompt]) -> Prompt:
         # Made at the first use: a thread from before a fork would be dead in the child.
         if self._threads is None:
-            # The loop gets the interpreter's lock back within this time, not within 5 ms.
+            # The loop gets the interpreter's lock back within this time, not within 5 ms. It asks
+            # for it at each event (uvloop polls without it), so that many short waits add up.
             sys.setswitchinterval(_SWITCH_S)
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-prompt")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
