@@ -72,9 +72,13 @@ async def running(place: Place) -> AsyncIterator[asyncio.subprocess.Process]:
     """The gateway with everything around it, ready to serve; its stdout is the access log."""
     async with AsyncExitStack() as stack:
         key_set_url = await stack.enter_async_context(_key_set_server(place))
-        replicas = [await stack.enter_async_context(_replica(number)) for number in (1, 2)]
+        ports = [_free_port(), _free_port()]
+        replicas = [await stack.enter_async_context(_replica(port)) for port in ports]
         redis = await stack.enter_async_context(_valkey(place.config.parent))
-        config = configuration(place, key_set_url, replicas, redis)
+        for process, port in zip(replicas, ports, strict=True):
+            await _wait_port(process, port, "a fake replica")
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        config = configuration(place, key_set_url, urls, redis)
         place.config.write_text(yaml.safe_dump(config, sort_keys=False))
         serve = ("-m", "proxy.serve", "serve", "-c", str(place.config))
         gateway = await stack.enter_async_context(_child(*serve, stdout=asyncio.subprocess.PIPE))
@@ -161,16 +165,14 @@ async def _child(
 
 
 @asynccontextmanager
-async def _replica(number: int) -> AsyncIterator[str]:
-    """A fake replica; yields its URL."""
-    port = _free_port()
+async def _replica(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A fake replica, which may not listen yet."""
     arguments = ["-m", "loadtest", "replica", "--port", str(port), "--model", MODEL]
     arguments += ["--tokenizer", str(_MODEL_FILES / "tokenizer.json")]
     arguments += ["--chat-template", str(_MODEL_FILES / "chat_template.jinja")]
     arguments += ["--prefill-base-ms", "20", "--prefill-tokens-per-s", "4000", "--token-ms", "15"]
     async with _child(*arguments, stdout=asyncio.subprocess.DEVNULL) as process:
-        await _wait_port(process, port, f"fake replica {number}")
-        yield f"http://127.0.0.1:{port}"
+        yield process
 
 
 @asynccontextmanager
