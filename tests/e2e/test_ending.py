@@ -7,18 +7,16 @@ import signal
 import time
 
 import orjson
-import pytest
 from client import chat, content, events
 from running import Caller, Identity, Process, eventually
 
 from loadtest.replica import FakeReplica
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 async def test_live_streams_finish_and_nothing_new_begins(
-    identity: Identity, replicas: list[FakeReplica], workers: int
+    identity: Identity, replicas: list[FakeReplica]
 ) -> None:
-    document = identity.config([replica.url for replica in replicas], workers=workers)
+    document = identity.config([replica.url for replica in replicas], workers=2)
     with Process(document) as gateway:
         caller = Caller(gateway, identity)
         expected = (await caller.ask(chat(max_tokens=40))).text

@@ -9,7 +9,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,30 @@ Fault = Callable[[Document, Path], str]
 """Breaks the configuration; returns the beginning of what must be said, as a pattern."""
 
 
-def headrace(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """The command as a process."""
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "proxy.serve", *arguments],
         cwd=ROOT,
         env={**os.environ, **environment},
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=30,
-        check=False,
     )
+
+
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def headrace(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end."""
+    return ended(start(*arguments, **environment))
 
 
 def config(identity: Identity) -> Document:
@@ -124,15 +137,33 @@ def complaints(said: subprocess.CompletedProcess[str]) -> list[str]:
     return [line.removeprefix("headrace: ") for line in lines]
 
 
-@pytest.mark.parametrize("faults", FAULTS, ids=lambda faults: "-".join(f.__name__ for f in faults))
+@pytest.fixture(scope="module")
+def attempts(
+    identity: Identity, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[tuple[list[str], subprocess.Popen[str]]]]:
+    """A start of the gateway for each entry of FAULTS, all at once, and what must be said."""
+    started = []
+    for faults in FAULTS:
+        folder = tmp_path_factory.mktemp("faults")
+        document = config(identity)
+        sentences = [fault(document, folder) for fault in faults]
+        path = folder / "headrace.yaml"
+        path.write_text(yaml.safe_dump(document))
+        started.append((sentences, start("serve", "-c", str(path))))
+    yield started
+    for _, process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    "number", range(len(FAULTS)), ids=["-".join(f.__name__ for f in faults) for faults in FAULTS]
+)
 def test_one_sentence_for_each_fault(
-    faults: list[Fault], identity: Identity, tmp_path: Path
+    attempts: list[tuple[list[str], subprocess.Popen[str]]], number: int
 ) -> None:
-    document = config(identity)
-    sentences = [fault(document, tmp_path) for fault in faults]
-    path = tmp_path / "headrace.yaml"
-    path.write_text(yaml.safe_dump(document))
-    lines = complaints(headrace("serve", "-c", str(path)))
+    sentences, process = attempts[number]
+    lines = complaints(ended(process))
     assert len(lines) == len(sentences), lines
     for sentence in sentences:
         assert any(re.match(sentence, line) for line in lines), (sentence, lines)
@@ -172,10 +203,14 @@ def test_the_examples_pass_the_check(identity: Identity, tmp_path: Path) -> None
     secrets = dict.fromkeys(
         ("HEADRACE_REDIS_PASSWORD", "VLLM_API_KEY", "HEADRACE_ROUTING_SECRET"), "secret"
     )
+    checks = {}
     for example in sorted((ROOT / "configs").glob("*.yaml")):
         path = tmp_path / example.name
         path.write_bytes(example.read_bytes())
-        done = headrace("check", "-c", str(path), **secrets)
+        checks[path] = start("check", "-c", str(path), **secrets)
+    assert len(checks) >= 2
+    for path, process in checks.items():
+        done = ended(process)
         assert done.returncode == 0, done
         assert done.stdout.startswith(f"OK: {path}: ")
         assert "secret" not in done.stdout + done.stderr
