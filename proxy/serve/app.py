@@ -197,7 +197,7 @@ class Worker:
                 admin = await start_admin(
                     sockets.admin.socket,
                     metrics=self._prepared.metrics_board,
-                    reasons=self._reasons,
+                    reasons=self._report,
                     states=self._prepared.states,
                 )
                 stack.push_async_callback(admin.close)
@@ -211,15 +211,19 @@ class Worker:
             self._state.publish(WorkerState.DRAINING, os.getpid(), time.monotonic())
             await self._listener.drain(self._prepared.config.drain_s)
 
-    def _reasons(self) -> list[str]:
+    def _report(self) -> list[str]:
+        """Why this worker cannot serve. Publishes its state, so that any worker can answer for
+        all."""
         parts = (self._authenticator, self._limiter, self._registry)
-        return [reason for part in parts if (reason := part.ready()) is not None]
+        reasons = [reason for part in parts if (reason := part.ready()) is not None]
+        if not self._listener.draining:
+            state = WorkerState.NOT_READY if reasons else WorkerState.READY
+            self._state.publish(state, os.getpid(), time.monotonic())
+        return reasons
 
     async def _beat(self) -> None:
-        """Publish this worker's state and gauges, so that any worker can answer for all."""
         while True:
-            state = WorkerState.NOT_READY if self._reasons() else WorkerState.READY
-            self._state.publish(state, os.getpid(), time.monotonic())
+            self._report()
             self._router.publish()
             await asyncio.sleep(_BEAT_S)
 
