@@ -35,7 +35,8 @@ SERIES_CAP = 200
 OTHER = "other"
 LABEL_CHARACTERS = 128
 """Longer label values are cut."""
-READ_TRIES = 8
+READ_TRIES = 40
+"""A fold takes about as long as a reading; a supervisor that died in one must not stop readers."""
 
 _log = logging.getLogger("headrace.metrics")
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
