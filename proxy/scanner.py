@@ -94,28 +94,29 @@ class EventScanner:
         return self._push_several(data)
 
     def _push_several(self, data: bytes) -> bytes:
-        """Whole events, of which at most one mentions usage; anything else goes the slow way."""
+        """Whole events, of which at most one mentions usage, on one line; anything else goes the
+        slow way."""
         events = data.count(b"\n\n")
-        usage = data.rfind(b'"usage"')
-        if (
-            data.count(b"\n\ndata: ") != events - 1
-            or data.rfind(b'"error"') >= 0
-            or data.find(b'"usage"') != usage
-        ):
+        if data.count(b"\n\ndata: ") != events - 1 or data.rfind(b'"error"') >= 0:
             return self._push_slowly(data)
+        start = end = 0
+        usage = data.rfind(b'"usage"')
+        if usage >= 0:
+            start = data.rfind(b"\n\n", 0, usage)
+            start = start + 2 if start >= 0 else 0
+            end = data.find(b"\n\n", usage)
+            if data.find(b'"usage"') != usage or data.find(10, start, end) >= 0:
+                return self._push_slowly(data)
         # A line feed inside JSON is escaped, so this can only be the terminator itself.
         if data.rfind(b"\n\ndata: [DONE]") >= 0:
             self.terminated = True
-            events -= 1
+            events -= data.count(b"\n\ndata: [DONE]")
         if usage < 0:
             self.events += events
             return data
         self.events += events - 1
-        start = data.rfind(b"\n\n", 0, usage)
-        start = start + 2 if start >= 0 else 0
-        end = data.find(b"\n\n", usage) + 2
-        if self._look_into(data[start + 6 : end - 2]):
-            return data[:start] + data[end:]
+        if self._look_into(data[start + 6 : end]):
+            return data[:start] + data[end + 2 :]
         return data
 
     def finish(self) -> bytes:

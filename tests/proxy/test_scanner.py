@@ -49,6 +49,24 @@ def test_everything_passes_but_the_usage_chunk(
     )
 
 
+def test_one_read_with_fields_beside_the_data() -> None:
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":7}}\nid: 2\n\n'
+    content = b'data: {"choices":[{"delta":{}}]}\nid: 1\n\n'
+    for data, left in ((usage, b""), (content + usage, content), (content + content, None)):
+        out, scanner = scan([data], strip=True)
+        assert out == (data if left is None else left)
+        assert scanner.usage == (None if left is None else {"prompt_tokens": 7})
+        assert scanner.events == data.count(content)
+
+
+def test_one_read_with_two_terminators() -> None:
+    content = b'data: {"choices":[{"delta":{}}]}\n\n'
+    out, scanner = scan([content + b"data: [DONE]\n\n" * 2], strip=True)
+    assert out == content + b"data: [DONE]\n\n" * 2
+    assert scanner.terminated
+    assert scanner.events == 1
+
+
 @settings(max_examples=200, deadline=None)
 @given(events=streams(st.sampled_from([b"\n", b"\r\n"])), more=st.integers(0, 60), places=PLACES)
 def test_a_complete_event_is_never_held(events: list[Event], more: int, places: list[int]) -> None:
