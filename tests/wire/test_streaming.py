@@ -240,18 +240,19 @@ async def test_a_thousand_aborted_exchanges_leave_nothing_behind(tmp_path: Path)
 async def test_a_slow_reader_is_waited_for_and_bounded(
     pair: tuple[FakeReplica, FakeReplica], gateway: InProcess
 ) -> None:
-    """The replica sends 8 MiB as fast as it can; what the gateway holds stays small."""
-    misbehave(pair, "flood=8")
+    """The replica sends 64 MiB as fast as it can; what the gateway holds stays small."""
+    misbehave(pair, "flood=64")
     client = await Client.open(gateway.port)
     client.send(chat())
     await client.head()
     await asyncio.sleep(0.3)
     sent = max(r.sent_bytes for replica in pair for r in replica.requests)
-    assert sent < 7 * 1024 * 1024  # most of it waits in the replica
+    # Most of it waits in the replica, and up to a third in the kernel's buffers of four sockets.
+    assert sent < 32 * 1024 * 1024
     received = 0
     while chunk := await client.chunk():
         received += len(chunk)
-    assert received > 8 * 1024 * 1024
+    assert received > 60 * 1024 * 1024
     client.close()
 
 
