@@ -27,6 +27,7 @@ _TEMPLATE_ARGUMENTS_REFUSED = ("chat_template", "tokenize", "messages", "tools")
 _MAX_CHOICES = 128
 _USAGE = {"include_usage": True}
 _SAFE_DEPTH = 250  # orjson reads 1,024 levels, but writes only about 250
+_SHORT = 1024
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -60,7 +61,7 @@ def parse_call(body: bytes) -> Call:
         raise BadRequest("The body is not valid JSON.", code="invalid_json") from None
     if not isinstance(document, dict):
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > _SAFE_DEPTH:
+    if _may_be_deep(body):
         _refuse_deep(document)
     model = document.get("model")
     if not isinstance(model, str) or not model:
@@ -77,6 +78,22 @@ def parse_call(body: bytes) -> Call:
 
 def _field(name: str, fault: str) -> BadRequest:
     return BadRequest(f"`{name}` {fault}.", param=name)
+
+
+def _may_be_deep(body: bytes) -> bool:
+    """Whether there are brackets enough. In a long body by `find`, which skips text at the speed
+    of memory: `count` takes 2 ms of a body of 2 MB, in which nothing else happens."""
+    if len(body) < _SHORT:
+        return body.count(b"[") + body.count(b"{") > _SAFE_DEPTH
+    for bracket in (b"[", b"{"):
+        at = -1
+        for _ in range(_SAFE_DEPTH // 2):
+            at = body.find(bracket, at + 1)
+            if at < 0:
+                break
+        else:
+            return True
+    return False
 
 
 def _refuse_deep(document: dict[str, Any]) -> None:
