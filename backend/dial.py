@@ -52,16 +52,16 @@ async def dial(
     except TimeoutError as error:
         sock.close()
         raise UpstreamTimeout(
-            f"no TLS handshake with {address.name} in time", phase="tls", retryable=True
+            "The replica did not finish the TLS handshake in time.", phase="tls", retryable=True
         ) from error
     except (ssl.SSLError, ssl.CertificateError) as error:
         sock.close()
         raise UpstreamUnreachable(
-            f"TLS with {address.name} failed: {error.reason or error}", code="upstream_tls_failed"
+            "TLS with the replica failed.", code="upstream_tls_failed"
         ) from error
     except OSError as error:
         sock.close()
-        raise UpstreamUnreachable(f"{address.name} closed the connection at once") from error
+        raise UpstreamUnreachable("The replica closed the connection at once.") from error
     except BaseException:
         sock.close()
         raise
@@ -74,15 +74,14 @@ async def _connect_in_time(address: Address, seconds: float) -> socket.socket:
             return await _connect(address)
     except TimeoutError as error:
         raise UpstreamTimeout(
-            f"no connection to {address.name} in time", phase="connect", retryable=True
+            "The replica did not accept a connection in time.", phase="connect", retryable=True
         ) from error
     except socket.gaierror as error:
-        raise UpstreamUnreachable(f"the name {address.host} is not known") from error
+        raise UpstreamUnreachable("The replica's host name is not known.") from error
     except (ConnectionRefusedError, FileNotFoundError) as error:
-        raise UpstreamUnreachable(f"{address.name} refuses connections", code=REFUSED) from error
+        raise UpstreamUnreachable("The replica refuses connections.", code=REFUSED) from error
     except OSError as error:
-        words = error.strerror or str(error)
-        raise UpstreamUnreachable(f"cannot connect to {address.name}: {words}") from error
+        raise UpstreamUnreachable("The replica cannot be connected to.") from error
 
 
 async def _connect(address: Address) -> socket.socket:

@@ -158,7 +158,9 @@ class Registry:
         member = self._members[replica_id]
         before = member.health.circuit
         member.health.failed(fault, self._clock())
-        self._changed(member, before, error.message)
+        # Not the replica's own words: they may quote a prompt.
+        cause = f": {error.__cause__}" if error.__cause__ is not None else ""
+        self._changed(member, before, f"{error.reason}{cause}")
         if fault is Fault.REFUSED:
             self._refused(replica_id)
 

@@ -154,6 +154,9 @@ class UpstreamUnreachable(UpstreamError):
     status = 503
     code = "upstream_unreachable"
 
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message, code=code, retry_after_s=1.0)
+
 
 class UpstreamReset(UpstreamError):
     """The connection was lost. `reused` and `answered` decide whether a fresh one is tried."""

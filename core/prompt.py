@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """One prompt after rendering and tokenizing.
 
-    `length` is in tokens (of all prompts of a batch together; `longest` of the longest one); when `exact` is False no tokenizer was at hand and it is an estimate
-    from bytes. `blocks` are chained 64-bit hashes of full blocks of `block_tokens` tokens each
-    (byte pieces worth as many tokens when not exact): equal k-th hash means equal prefix up to
-    and including block k. The partial last block has none.
+    `length` is in tokens, of all prompts of a batch together; `longest` is that of the longest
+    one. When `exact` is False no tokenizer was at hand and both are estimates from bytes.
+    `blocks` are chained 64-bit hashes of full blocks of `block_tokens` tokens each (byte pieces
+    worth as many tokens when not exact): equal k-th hash means equal prefix up to and including
+    block k. The partial last block has none.
     """
 
     model: str

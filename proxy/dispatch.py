@@ -154,6 +154,7 @@ class Dispatcher:
         refreshed = False
         tries = 0
         failure: GatewayError | None = None
+        failed_in: str | None = None
         while True:
             routed_at = self._now()
             record.phase = "route"
@@ -165,9 +166,10 @@ class Dispatcher:
                     exclude=excluded,
                 )
             except Unavailable:
-                if failure is not None:
-                    raise failure from None  # the replica's own words say more
-                raise
+                if failure is None:
+                    raise
+                record.phase = failed_in
+                raise failure from None  # the replica's own words say more
             tries += 1
             record.tries = tries
             replica_id = record.replica = lease.replica.id
@@ -175,10 +177,10 @@ class Dispatcher:
             try:
                 with lease:
                     await self._try(exchange, delivery, record, lease, fresh)
-                self._note_outcome(replica_id, delivery)
+                self._note_outcome(replica_id, delivery, record)
                 return
             except UpstreamError as error:
-                failure = error
+                failure, failed_in = error, record.phase
                 reset = isinstance(error, UpstreamReset) and error.reused and not error.answered
                 if reset and not refreshed and not exchange.started:
                     refreshed = fresh = True
@@ -240,12 +242,18 @@ class Dispatcher:
                     output_tokens=delivery.output_tokens,
                 )
 
-    def _note_outcome(self, replica_id: str, delivery: Delivery) -> None:
-        """An error event that was passed on is a failure of the replica all the same."""
-        if delivery.failure is None:
+    def _note_outcome(self, replica_id: str, delivery: Delivery, record: AccessRecord) -> None:
+        """An error that was passed on is a failure all the same: of the replica, unless it says
+        that the request is at fault."""
+        status = record.status or 0
+        if delivery.failure is not None:
+            record.reason = "upstream_error_event"
+        elif status >= 400:
+            record.reason = f"upstream_status_{status}"
+        if delivery.failure is None and status < 500:
             self._health.succeeded(replica_id)
         else:
-            self._health.failed(replica_id, UpstreamError(delivery.failure))
+            self._health.failed(replica_id, UpstreamError("It answered with an error."))
 
     def _may_retry(self, exchange: Exchange, error: UpstreamError, tries: int) -> bool:
         return (

@@ -36,6 +36,7 @@ class Http1Connection(asyncio.Protocol):
         self._closing = False
         self._lingering = False
         self._paused = False
+        self._waiting = 0  # bytes in the transport's buffer at the last look
         self._exchange: Http1Exchange | None = None
         self.keep_alive = True
         self.deadline_at = NEVER
@@ -88,6 +89,8 @@ class Http1Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        if self._transport is not None:
+            self._waiting = self._transport.get_write_buffer_size()
         if self._exchange is not None and self._exchange.source is not None:
             self._exchange.source.pause_reading()
         self.deadline_at = self._listener.now() + self._listener.timeouts.write_idle_s
@@ -107,7 +110,7 @@ class Http1Connection(asyncio.Protocol):
         """The client is too slow with a head or a body, idle, or does not read its answer."""
         reader, timeouts = self._reader, self._listener.timeouts
         if self._closing or self._paused:
-            self._abort()
+            self._on_slow_reader(now)
         elif reader.in_body:
             elapsed = now - reader.body_started_at
             if elapsed < timeouts.body_s and reader.received >= timeouts.body_min_rate * elapsed:
@@ -118,6 +121,16 @@ class Http1Connection(asyncio.Protocol):
             self._refuse(RequestTimeout("The request head did not arrive in time."))
         else:
             self._close()
+
+    def _on_slow_reader(self, now: float) -> None:
+        """A client that takes some of what waits for it is slow; one that takes nothing is gone.
+        While closing there is only so long to take the rest."""
+        waiting = self._transport.get_write_buffer_size() if self._transport else 0
+        if self._closing or waiting >= self._waiting:
+            self._abort()
+            return
+        self._waiting = waiting
+        self.deadline_at = now + self._listener.timeouts.write_idle_s
 
     # --- reading a request
 

@@ -132,6 +132,8 @@ class Pipeline:
     async def _route(self, exchange: Exchange, record: AccessRecord) -> None:
         request = exchange.request
         path, method = request.path, request.method
+        if method == "OPTIONS" and self._preflight(exchange, record):
+            return
         if path in INFERENCE:
             record.route = path
             if method != "POST":
@@ -139,8 +141,6 @@ class Pipeline:
             await self._infer(exchange, record)
             return
         record.phase = "route_match"
-        if method == "OPTIONS" and self._preflight(exchange, record):
-            return
         if path == MODELS or path.startswith(MODELS + "/"):
             record.route = MODELS
             _only_get(method)
@@ -187,8 +187,6 @@ class Pipeline:
             delivery.limit_headers = reservation.headers
             try:
                 await services.dispatcher.deliver(exchange, delivery, record)
-                if delivery.failure is not None:
-                    record.reason = "upstream_error_event"
             finally:
                 if delivery.begun:
                     used = delivery.prompt_tokens + delivery.output_tokens

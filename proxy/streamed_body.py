@@ -126,4 +126,6 @@ def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:
         retry_after_s=1.0 if status == 503 else None,
     )
     failure.status = status
+    if status < 500:
+        failure.kind = "invalid_request_error"
     return failure

@@ -97,6 +97,7 @@ class Limiter:
         self._store: Store = store or self._local
         if store is None and isinstance(config.store, RedisStoreConfig):
             self._store = RedisStore(config.store.redis, metrics)
+        self._reached = False
         self._plans: dict[tuple[str, str, str], Plan] = {}
         self._local_plans: dict[Plan, Plan] = {}
         self._decisions = metrics.counter(
@@ -122,8 +123,15 @@ class Limiter:
         await self._store.close()
 
     def ready(self) -> str | None:
-        """None, or why the store is not in use."""
-        return self._store.ready() if self._config.rules else None
+        """None, or why this gateway should get no requests: its store was never reached, or it is
+        not in use and a rule is `closed`. An outage that rules are meant to bridge is no reason:
+        it would take every gateway out of service at once."""
+        rules = self._config.rules
+        reason = self._store.ready() if rules else None
+        self._reached = self._reached or reason is None
+        if self._reached and all(rule.on_store_failure != "closed" for rule in rules):
+            return None
+        return reason
 
     async def reserve(
         self,

@@ -17,7 +17,6 @@ FLOORS: Mapping[str, tuple[str, str]] = {
     "cryptography": ("50", "current OpenSSL"),
     "httptools": ("0.9", "current llhttp"),
     "pyjwt": ("2.15.1", "accepted forged tokens (CVE-2026-48523, CVE-2026-102268, -101918)"),
-    "redis": ("8.1", "answers of another caller after a cancellation (CVE-2023-28858)"),
 }
 
 

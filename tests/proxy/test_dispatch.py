@@ -197,3 +197,17 @@ async def test_cancellation_gives_everything_back(after: int) -> None:
     assert s.router.held == 0
     assert len(s.watchdog) == 0
     assert s.delivery.begun == (after > 0)
+
+
+async def test_a_500_is_passed_on_and_is_the_replicas_failure() -> None:
+    s = Setting(FakePool(whole(500, b'{"error":{"message":"oops"}}')))
+    assert await s.run() is None
+    assert s.exchange.status == 500
+    assert s.health.bad == ["r0"]
+    assert s.record.reason == "upstream_status_500"
+
+
+async def test_the_phase_of_the_failure_is_told_when_no_replica_is_left() -> None:
+    s = Setting(FakePool(REFUSED), replicas=1)
+    assert await s.run() is REFUSED
+    assert s.record.phase == "connect"

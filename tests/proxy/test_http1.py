@@ -621,3 +621,14 @@ def test_a_head_like_the_last_one_is_held_to_the_limit_of_the_body() -> None:
     edge = Edge(limits=ListenLimits(max_body_bytes=1024)).talk(post(b"a"))
     edge.talk(request(b"Content-Length: 1025"))
     assert [reply.status for reply in edge.replies] == [200, 413]
+
+
+def test_a_client_that_reads_slowly_is_waited_for_as_long_as_it_reads() -> None:
+    edge = Edge(timeouts=ListenTimeouts(write_idle_s=10.0)).send(GET)
+    edge.connection.pause_writing()
+    for left in (90_000, 80_000, 70_000):
+        edge.transport.buffered = left
+        edge.wait(10.1)
+        assert not edge.transport.aborted
+    edge.wait(10.1)
+    assert edge.transport.aborted

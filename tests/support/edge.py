@@ -19,6 +19,7 @@ class FakeTransport:
 
     def __init__(self, peer: object = ("192.0.2.1", 5)) -> None:
         self.written = b""
+        self.buffered = 100_000
         self.closed = self.aborted = self.half_closed = False
         self._peer = peer
 
@@ -32,6 +33,9 @@ class FakeTransport:
         assert data
         assert not self.over
         self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
 
     def can_write_eof(self) -> bool:
         return True
