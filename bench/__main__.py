@@ -4,7 +4,8 @@ What is measured, all in one run with alternating windows: CPU time of all proce
 per one-token request and per further streamed token (32 concurrent streams), and the time to first
 token that each adds, against the same client going to the upstream directly. Every prompt is
 different, about 100 tokens. The gateway does TLS 1.3, JWT, limits in Redis, tokenizing, prefix
-routing over two replicas, usage accounting, an access log and metrics; nginx does TLS 1.3.
+routing over two replicas, usage accounting, an access log and metrics; nginx does TLS 1.3. The
+proxies have a core to themselves where there are two or more.
 """
 
 from __future__ import annotations

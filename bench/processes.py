@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -62,6 +62,7 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._cores = sorted(os.sched_getaffinity(0))
         self._started: list[tuple[str, subprocess.Popen[str]]] = []
 
     def __repr__(self) -> str:
@@ -87,6 +88,10 @@ class Processes:
                         _kill(pid)
                     process.wait()
 
+    def _on_core(self, measured: bool) -> contextlib.AbstractContextManager[None]:
+        first, *others = self._cores
+        return _pinned([first] if measured or not others else others)
+
     def last_words(self) -> str:
         """The end of what each process logged, for the case that something went wrong."""
         texts = ((name, (self._folder / f"{name}.log").read_text()) for name, _ in self._started)
@@ -97,12 +102,18 @@ class Processes:
         name: str,
         command: Sequence[str],
         ready: Callable[[], bool] | None = None,
+        *,
         stdin: int = subprocess.DEVNULL,
         stdout: IO[str] | int | None = None,
+        measured: bool = False,
     ) -> subprocess.Popen[str]:
-        """Start `command` and wait until it is `ready`; BenchError with its last words if not."""
+        """Start `command` and wait until it is `ready`; BenchError with its last words if not.
+
+        What is `measured` has the first core to itself, all else shares the others: a proxy whose
+        caches are emptied by its own clients at every turn is charged for what they do.
+        """
         log = self._folder / f"{name}.log"
-        with log.open("w") as errors:
+        with log.open("w") as errors, self._on_core(measured):
             process = subprocess.Popen(
                 command,
                 stdin=stdin,
@@ -117,6 +128,17 @@ class Processes:
                 raise BenchError(f"{name} did not start (exit {process.poll()})")
             time.sleep(0.02)
         return process
+
+
+@contextlib.contextmanager
+def _pinned(cores: Iterable[int]) -> Iterator[None]:
+    """What is started meanwhile runs on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class ClientProcess:

@@ -117,7 +117,9 @@ def start_gateway(
     path = folder / "headrace.yaml"
     path.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "proxy.serve", "serve", "-c", str(path)]
-    process = processes.start("headrace", command, lambda: accepts(port) and accepts(admin))
+    process = processes.start(
+        "headrace", command, lambda: accepts(port) and accepts(admin), measured=True
+    )
     return process.pid
 
 
@@ -159,4 +161,4 @@ http {{
 }}
 """)
     command = [binary, "-p", str(folder), "-c", str(path), "-e", f"{folder}/nginx_error.log"]
-    return processes.start("nginx", command, lambda: accepts(port)).pid
+    return processes.start("nginx", command, lambda: accepts(port), measured=True).pid

@@ -13,11 +13,12 @@ _log = logging.getLogger("headrace.tasks")
 _running: set[asyncio.Task[Any]] = set()
 
 
-def spawn(coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Run `coroutine` in the background; an exception that nobody awaits is logged once."""
+def spawn(coroutine: Coroutine[Any, Any, T], name: str, *, watch: bool = True) -> asyncio.Task[T]:
+    """Run `coroutine` in the background. With `watch` an exception that nobody awaits is logged
+    once; a coroutine that handles all of its own does without."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     _running.add(task)
-    task.add_done_callback(_ended)
+    task.add_done_callback(_ended if watch else _running.discard)
     return task
 
 

@@ -7,6 +7,7 @@ What the bytes mean is decided in `http1_request.py`, what an answer looks like 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from core.errors import GatewayError, RequestTimeout
@@ -30,6 +31,7 @@ class Http1Connection(asyncio.Protocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._transport: asyncio.Transport | None = None
+        self.send: Callable[[bytes], object] = self._write
         self._peer = ""
         self._reader = RequestReader(listener.limits, "")
         self._reading_body = False
@@ -53,6 +55,7 @@ class Http1Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast: uvloop's transports are no subclass of asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
+        self.send = transport.write
         transport.set_write_buffer_limits(high=65_536)
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) and peer else "unix"
@@ -150,7 +153,7 @@ class Http1Connection(asyncio.Protocol):
                 body_s = self._listener.timeouts.body_s
                 self.deadline_at = reader.body_started_at + min(_RATE_GRACE_S, body_s)
                 if reader.wants_continue:
-                    self.write(_CONTINUE)
+                    self._write(_CONTINUE)
         elif reader.started_at:
             self.deadline_at = reader.started_at + self._listener.timeouts.head_s
 
@@ -167,14 +170,14 @@ class Http1Connection(asyncio.Protocol):
 
     # --- writing an answer
 
-    def write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._closing:
             self._transport.write(data)
 
     def end(self, data: bytes) -> None:
         """The answer is complete: read the next request, or close."""
         if data:
-            self.write(data)
+            self._write(data)
         self._exchange = None
         if self._lingering:
             self._linger()
@@ -192,7 +195,7 @@ class Http1Connection(asyncio.Protocol):
     def cut(self, data: bytes, *, hard: bool) -> None:
         """End the connection in the middle of an answer."""
         if data:
-            self.write(data)
+            self._write(data)
         self._exchange = None
         if hard:
             self._abort()
@@ -235,5 +238,7 @@ class Http1Connection(asyncio.Protocol):
     def _abort(self) -> None:
         self._closing = True
         self.deadline_at = NEVER
+        if self._exchange is not None:
+            self._exchange.detach()
         if self._transport is not None:
             self._transport.abort()

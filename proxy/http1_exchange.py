@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,17 +17,45 @@ _STATUS_LINES = {
     for status in HTTPStatus
 }
 _NO_BODY = (204, 304)
+_DRAWN = 256
+
+
+class RandomIds:
+    """128 random bits each, drawn from the system many at a time."""
+
+    def __init__(self) -> None:
+        self._pool = ""
+        self._at = 0
+
+    def __repr__(self) -> str:
+        return f"<RandomIds {len(self._pool) - self._at} digits left>"
+
+    def forget(self) -> None:
+        """Draw anew: a forked worker must not repeat what its siblings use."""
+        self._at = len(self._pool)
+
+    def draw(self) -> str:
+        at = self._at
+        if at >= len(self._pool):
+            self._pool = os.urandom(16 * _DRAWN).hex()
+            at = 0
+        self._at = at + 32
+        return self._pool[at : at + 32]
+
+
+_request_ids = RandomIds()
+os.register_at_fork(after_in_child=_request_ids.forget)
 
 
 class AnswerSink(Protocol):
-    """What an exchange needs of its connection. `date` is a complete header line."""
+    """What an exchange needs of its connection. `date` is a complete header line; `send` is the
+    transport's write, called directly because it is called for every chunk."""
 
     keep_alive: bool
+    send: Callable[[bytes], object]
 
     @property
     def date(self) -> bytes: ...
-
-    def write(self, data: bytes) -> None: ...
 
     def end(self, data: bytes) -> None: ...
 
@@ -40,7 +68,9 @@ class Http1Exchange:
     __slots__ = (
         "_chunked",
         "_connection",
+        "_flowing",
         "_head",
+        "_send",
         "bytes_sent",
         "gone",
         "id",
@@ -51,7 +81,7 @@ class Http1Exchange:
     )
 
     def __init__(self, connection: AnswerSink, request: Request) -> None:
-        self.id = os.urandom(16).hex()
+        self.id = _request_ids.draw()
         self.request = request
         self.started = False
         self.gone = False
@@ -59,8 +89,10 @@ class Http1Exchange:
         self.source: FlowSource | None = None
         self.task: asyncio.Task[None] | None = None
         self._connection: AnswerSink | None = connection
+        self._send = connection.send
         self._head = b""
         self._chunked = False
+        self._flowing = False  # the head is out, and chunks may follow
 
     def __repr__(self) -> str:
         return f"<Http1Exchange {self.id} started={self.started} gone={self.gone}>"
@@ -89,6 +121,10 @@ class Http1Exchange:
         self._head = b"".join(lines)
 
     def write(self, data: bytes) -> None:
+        if self._flowing and data:  # each chunk but the first
+            self.bytes_sent += len(data)
+            self._send(b"%x\r\n%b\r\n" % (len(data), data))
+            return
         connection = self._connection
         if connection is None or not data or self.request.method == "HEAD":
             return
@@ -98,10 +134,12 @@ class Http1Exchange:
         elif self._head:
             data = self._head + data
         self._head = b""
-        connection.write(data)
+        self._flowing = self._chunked
+        self._send(data)
 
     def finish(self, data: bytes = b"") -> None:
         connection, self._connection = self._connection, None
+        self._flowing = False
         if connection is None:
             return
         if self.request.method == "HEAD":
@@ -118,10 +156,12 @@ class Http1Exchange:
         """The client must not take what it has for complete: no last chunk; a reset where the
         end of the connection would have been the end of the body."""
         connection, self._connection = self._connection, None
+        self._flowing = False
         if connection is not None:
             connection.cut(self._head, hard=self.started and not self._chunked)
 
     def detach(self) -> None:
         """The client is gone: nothing written from now on has a place to go."""
         self._connection = None
+        self._flowing = False
         self.gone = True

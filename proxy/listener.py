@@ -126,7 +126,7 @@ class Listener:
         self._open.set(len(self._connections))
 
     def begin(self, exchange: Http1Exchange) -> asyncio.Task[None]:
-        return spawn(self._handler(exchange), "exchange")
+        return spawn(self._handler(exchange), "exchange", watch=False)
 
     def _update_date(self, now: float) -> None:
         if now - self._date_second >= 1.0 or not self.date:

@@ -64,7 +64,6 @@ class Relay:
     and the flow source of the exchange. `wait` returns or raises at its end."""
 
     __slots__ = (
-        "_active",
         "_begun",
         "_body",
         "_delivered",
@@ -73,15 +72,16 @@ class Relay:
         "_exchange",
         "_on_first_event",
         "_own_headers",
-        "_push",
         "_response_headers",
         "_streamed",
         "_timeouts",
         "_upstream",
+        "active",
         "committed",
         "deadline_at",
         "heartbeat_at",
         "now",
+        "on_body",
         "status",
     )
 
@@ -105,9 +105,10 @@ class Relay:
         self._upstream: Upstream | None = None
         self._streamed = StreamedBody(self, strip_usage=strip_usage)
         self._body: StreamedBody | WholeBody = self._streamed
-        self._push: Callable[[bytes], None] = self._body.push
+        # Per chunk the upstream connection calls straight into the body; `use` changes where.
+        self.on_body: Callable[[bytes], None] = self._body.push
         self._response_headers: list[Header] = []
-        self._active = False
+        self.active = False
         self._begun = False
         self._delivered = False
         now = self.now()
@@ -172,11 +173,7 @@ class Relay:
         content_type = header_value(headers, b"content-type").lower()
         if status != 200 or not content_type.startswith(b"text/event-stream"):
             self._body = WholeBody(self)
-            self._push = self._body.push
-
-    def on_body(self, data: bytes) -> None:
-        self._active = True
-        self._push(data)
+            self.on_body = self._body.push
 
     def on_end(self) -> None:
         if self._done.done():
@@ -193,8 +190,8 @@ class Relay:
         """The sweep came by after `deadline_at`."""
         if now >= self._end_at:
             self.fail(UpstreamTimeout("The exchange took longer than allowed.", phase="total"))
-        elif self._begun and self._active:
-            self._active = False
+        elif self._begun and self.active:
+            self.active = False
             self.deadline_at = min(now + self._timeouts.idle_s, self._end_at)
         elif self._begun:
             self.fail(UpstreamTimeout("The replica sent nothing for too long.", phase="idle"))
@@ -220,8 +217,8 @@ class Relay:
         self._exchange.start(self.status, headers, length)
 
     def use(self, push: Callable[[bytes], None]) -> None:
-        """Further bytes of the body go to `push`."""
-        self._push = push
+        """Further bytes of the body go to `push`, which notes in `active` that they came."""
+        self.on_body = push
 
     @property
     def write(self) -> Callable[[bytes], None]:
@@ -232,14 +229,14 @@ class Relay:
         ends when the replica's framing does, so that its connection can be used again."""
         self._exchange.finish(data)
         self._delivered = True
-        self._push = _ignore
+        self.on_body = _ignore
         self.deadline_at = self.now() + _FRAMING_S
 
     def fail(self, error: GatewayError) -> None:
         if self._done.done():
             return
         self.deadline_at = NEVER
-        self._push = _ignore
+        self.on_body = _ignore
         if self._upstream is not None:
             self._upstream.abort()
         if self._delivered:  # what comes after the terminator is of no use to anybody

@@ -94,7 +94,14 @@ class StreamedBody:
         self._forward(held)
 
     def _forward(self, data: bytes) -> None:
-        self._pass_on(self._scanner.push(data))
+        """Each read but the first: the hottest lines of the gateway."""
+        self._relay.active = True
+        scanner = self._scanner
+        data = scanner.push(data)
+        if scanner.terminated:
+            self._pass_on(data)
+        elif data:
+            self._write(data)
 
     def _pass_on(self, data: bytes) -> None:
         if self._scanner.terminated:
@@ -105,6 +112,7 @@ class StreamedBody:
 
     def _forward_comments(self, data: bytes) -> None:
         """Committed on a comment: the first data event still marks the first token."""
+        self._relay.active = True
         data = self._scanner.push(data)
         if self._scanner.events or self._scanner.error:
             self._relay.begin()

@@ -84,7 +84,7 @@ async def watching(**options: Any) -> AsyncIterator[tuple[FakeReplica, Registry]
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.005)
 
 

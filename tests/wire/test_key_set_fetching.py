@@ -184,7 +184,7 @@ async def make_caller(host: Host) -> AsyncIterator[Callable[..., Caller]]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(8):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 

@@ -122,7 +122,7 @@ async def serving(script: Script, **options: Any) -> AsyncIterator[Server]:
 
 async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.002)
 
 
