@@ -57,16 +57,14 @@ class LineSink:
         """How much is buffered."""
         return self._buffered
 
-    def put(self, line: bytes) -> int:
-        """Buffer one line, which ends in a newline; dropped if there is no room for it. Returns
-        how many bytes wait."""
+    def put(self, line: bytes) -> None:
+        """Buffer one line, which ends in a newline; dropped if there is no room for it."""
         size = len(line)
         if self._buffered + size > BUFFER_BYTES or size > LINE_BYTES or self._closed:
             self._dropped(1)
-            return self._buffered
+            return
         self._lines.append(line)
         self._buffered += size
-        return self._buffered
 
     def flush(self) -> None:
         """Write what the descriptor takes now. A fault of the target drops lines, never raises."""

@@ -13,6 +13,7 @@ from collections import deque
 _SAMPLES = 64
 _FIRST_SAMPLES = 8
 _EVERY = 4
+_EVERY_LATER = 16  # of a full window: sorting it is the dearest part of learning
 _PERIOD_S = 60.0
 _FACTOR = 2.0
 # A shorter wait measures the network and the engine's step, not the prefill.
@@ -49,7 +50,8 @@ class Estimate:
             self._reference = self.value
         self._samples.append(sample)
         self._count += 1
-        if self._count % _EVERY or self._count < _FIRST_SAMPLES:
+        every = _EVERY if self._count <= _SAMPLES else _EVERY_LATER
+        if self._count % every or self._count < _FIRST_SAMPLES:
             return False
         self.founded = True
         ordered = sorted(self._samples)
