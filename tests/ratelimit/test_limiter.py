@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from core.errors import RateLimited, Unavailable
@@ -167,3 +169,19 @@ async def test_without_the_store_closed_rules_refuse() -> None:
 
 async def test_limits_without_rules_are_ready_whatever_the_store() -> None:
     assert limiter(store=FakeStore("refused")).ready() is None
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "bridged"), [("local", True), ("open", True), ("closed", False)]
+)
+async def test_an_outage_that_is_bridged_is_no_reason_to_be_unready(
+    on_failure: Any, bridged: bool
+) -> None:
+    store = FakeStore("refused")
+    rules = Rule(name="r", requests_per_minute=9, on_store_failure=on_failure)
+    limits = limiter(rules, store=store)
+    assert limits.ready() == "refused"  # never reached so far
+    store.failure = ""
+    assert limits.ready() is None
+    store.failure = "timeout"
+    assert limits.ready() == (None if bridged else "timeout")

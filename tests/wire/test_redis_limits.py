@@ -209,7 +209,7 @@ async def test_a_forgotten_script_is_no_failure(
     else:
         valkey.restart()
         await eventually(lambda: one.store._wire is None)
-        await eventually(lambda: one.limiter.ready() is None)
+        await eventually(lambda: one.store.ready() is None)
         client.script_flush()
     held.settle(40)
     granted = await asyncio.gather(*[one.granted(10) for _ in range(5)])
@@ -274,8 +274,8 @@ async def test_a_frozen_redis_costs_a_few_deadlines_and_then_nothing(
             # The deadline, and room for a busy machine.
             assert time.monotonic() - started_at < deadline_s + 0.25
         assert one.failures("timeout") == 3
-        await eventually(lambda: one.limiter.ready() is not None)
-        assert "circuit open" in one.limiter.ready()
+        await eventually(lambda: one.store.ready() is not None)
+        assert "circuit open" in one.store.ready()
         sent.clear()
         assert all([await one.granted() for _ in range(97)])
         assert not await one.granted()
@@ -283,7 +283,7 @@ async def test_a_frozen_redis_costs_a_few_deadlines_and_then_nothing(
         assert one.decisions(HUNDRED, "local_granted") == 100
     finally:
         valkey.resume()
-    await eventually(lambda: one.limiter.ready() is None)
+    await eventually(lambda: one.store.ready() is None)
     # What timed out was abandoned: nothing of it is charged, in whichever order it arrived.
     assert await one.level(HUNDRED) == 100
     assert await one.granted()
@@ -308,7 +308,7 @@ async def test_starts_without_redis_and_finds_it(gateway: Factory, valkey: Any) 
     assert await one.granted()
     assert one.decisions(HUNDRED, "local_granted") == 1
     valkey.start()
-    await eventually(lambda: one.limiter.ready() is None)
+    await eventually(lambda: one.store.ready() is None)
     assert await one.granted()
     assert one.decisions(HUNDRED, "granted") == 1
     assert one.metrics.value("headrace_limit_store_state") == 1
@@ -322,7 +322,7 @@ async def test_settles_wait_for_redis_to_come_back(gateway: Factory, client: Any
     await eventually(lambda: one.store._wire is None or one.store._wire.lost.done())
     for each in held:
         each.settle(20)
-    await eventually(lambda: one.limiter.ready() is None)
+    await eventually(lambda: one.store.ready() is None)
     assert int(await one.level(rule)) == 900
 
 
@@ -332,7 +332,7 @@ async def test_a_key_of_a_wrong_type_is_one_tenants_trouble(gateway: Factory, cl
     for _ in range(5):
         assert await one.granted()
     assert one.failures("wrong_type") == 5
-    assert one.limiter.ready() is None
+    assert one.store.ready() is None
 
 
 @pytest.mark.parametrize(
@@ -350,10 +350,10 @@ async def test_a_server_that_refuses_writes_opens_the_circuit(
     for _ in range(3):
         assert await one.granted()
     assert one.failures(kind) >= 1
-    await eventually(lambda: one.limiter.ready() is not None)
+    await eventually(lambda: one.store.ready() is not None)
     assert await one.granted()
     client.execute_command(*repair)
-    await eventually(lambda: one.limiter.ready() is None)
+    await eventually(lambda: one.store.ready() is None)
     assert await one.granted()
     assert one.decisions(HUNDRED, "granted") == 1
 
@@ -377,7 +377,7 @@ async def test_a_password_is_needed_and_given(
     without = await gateway(HUNDRED)
     assert "(auth)" in without.limiter.ready()
     with_it = await gateway(HUNDRED, password=Secret("env:LIMITS_PASSWORD"))
-    assert with_it.limiter.ready() is None
+    assert with_it.store.ready() is None
     assert "hunter2" not in repr(with_it.store)
 
 
