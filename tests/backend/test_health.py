@@ -193,7 +193,7 @@ class TestModel:
         assert names(group, 5.0) == ["0"]
         assert not group.usable()
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(
         st.integers(1, 6),
         st.lists(

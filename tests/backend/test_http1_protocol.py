@@ -364,7 +364,7 @@ class TestRecorded:
                     seen += 1
         assert seen > 40
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.binary(max_size=60), st.integers(0, 120), st.integers(0, 30))
     def test_mutated_responses_never_crash(
         self, new_wire: Any, noise: bytes, at: int, drop: int

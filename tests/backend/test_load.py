@@ -53,7 +53,7 @@ def test_other_text(text: bytes) -> None:
     assert parse_load(text, VLLM, 0.0) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)), st.binary(max_size=20))
 def test_any_text_ends(start: int, end: int, noise: bytes) -> None:
     load = parse_load(TEXT[:start] + noise + TEXT[end:], VLLM, 1.0)

@@ -36,7 +36,7 @@ def test_a_long_pause_forgets_everything() -> None:
     assert taken(budget, 3.0 + 1000 * WINDOW_S) == 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 3), st.booleans()), max_size=120))
 def test_never_more_than_the_bound_in_a_window(steps: list[tuple[float, bool]]) -> None:
     budget, now = RetryBudget(0.1, 2), 0.0

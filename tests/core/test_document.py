@@ -83,7 +83,7 @@ def test_what_cannot_be_read_says_where(text: str, fault: str) -> None:
         parse(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.text(max_size=40))
 def test_no_text_raises_anything_else(text: str) -> None:
     with contextlib.suppress(ConfigError):

@@ -251,7 +251,7 @@ documents = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(documents)
 def test_any_document_becomes_sections_or_named_problems(document: Any) -> None:
     made, problems = outcome(document)

@@ -131,7 +131,7 @@ def test_paths_that_are_refused(path: str) -> None:
         gate.check_path(path)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(head=st.binary(max_size=120))
 def test_a_raw_head_passes_or_is_a_bad_request(head: bytes) -> None:
     try:

@@ -64,7 +64,7 @@ def test_a_doubtful_head_is_refused(data: bytes, status: int) -> None:
     assert edge.requests == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(name=st.sampled_from(sorted(REFUSED)), places=PLACES)
 def test_a_doubtful_head_is_refused_however_it_arrives(name: str, places: list[int]) -> None:
     data, status = REFUSED[name]
@@ -166,7 +166,7 @@ def chunks(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return b"".join(parts), encoded + b"0\r\n" + trailer + b"\r\n"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(bodies=st.lists(BODIES, min_size=1, max_size=4), last=chunks(), places=PLACES)
 def test_any_split_gives_the_same_requests(
     bodies: list[bytes], last: tuple[bytes, bytes], places: list[int]
@@ -184,7 +184,7 @@ def test_any_split_gives_the_same_requests(
     assert not edge.transport.over
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(body=chunks(), behind=st.sampled_from([GET, b"garbage", SMUGGLED * 2]), places=PLACES)
 def test_what_follows_a_chunked_body_does_no_harm_to_it(
     body: tuple[bytes, bytes], behind: bytes, places: list[int]

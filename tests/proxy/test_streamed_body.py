@@ -72,7 +72,7 @@ def test_a_stream() -> None:
     assert (relay.body.events, relay.body.usage, relay.body.error) == (2, None, None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(events=streams(), places=PLACES)
 def test_any_split_gives_the_same_stream(events: list[Event], places: list[int]) -> None:
     events = [event for event in events if event.kind != "done"]

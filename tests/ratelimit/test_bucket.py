@@ -81,7 +81,7 @@ def test_fill_time_is_the_first_instant_at_which_enough_flowed_in(
         assert (time_us - 1) * per_minute / 60 < missing
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(limits, st.lists(st.tuples(st.integers(-MINUTE_US, MINUTE_US), st.floats(0, 1))), st.data())
 def test_never_more_than_capacity_and_rate_is_granted(
     limit: Limit, steps: list[tuple[int, float]], data: st.DataObject

@@ -179,7 +179,7 @@ class Naive:
         return count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_agrees_with_a_naive_index(seed: int, capacity: int) -> None:
     rng = random.Random(seed)

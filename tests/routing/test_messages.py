@@ -221,7 +221,7 @@ PLAIN = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(PLAIN | ODD, max_size=4), st.booleans(), st.integers(0, 1200))
 def test_plain_chats_come_out_as_normalised(
     messages: list[Any], as_parts: bool, limit: int
@@ -232,7 +232,7 @@ def test_plain_chats_come_out_as_normalised(
         assert not exceeds([messages], limit)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(PLAIN, min_size=1, max_size=4), st.booleans(), st.integers(0, 1200))
 def test_only_weight_makes_common_chats_unusual(
     messages: list[Any], as_parts: bool, limit: int

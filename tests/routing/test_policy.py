@@ -271,7 +271,7 @@ def random_fleet(rng: random.Random) -> Fleet:
     return fleet
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32))
 def test_chooses_as_the_rules_written_plainly(seed: int) -> None:
     rng = random.Random(seed)

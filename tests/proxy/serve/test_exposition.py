@@ -69,7 +69,7 @@ def test_slices_joined_are_what_the_library_renders_whole() -> None:
     assert text(board, True).encode() == whole
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=4, unique=True), st.text(max_size=20))
 def test_any_label_value_comes_back_from_both_formats(values: list[str], other: str) -> None:
     board = MetricsBoard(1)
