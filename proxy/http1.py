@@ -16,6 +16,7 @@ from proxy.answers import answer_error
 from proxy.flow import NEVER
 from proxy.http1_exchange import Http1Exchange
 from proxy.http1_request import RequestReader
+from proxy.turns import LARGE_READ_BYTES
 
 if TYPE_CHECKING:
     from proxy.listener import Listener
@@ -148,6 +149,8 @@ class Http1Connection(asyncio.Protocol):
         if request is not None:
             self._begin(request)
         elif reader.in_body:
+            if len(data) >= LARGE_READ_BYTES and self._transport is not None:
+                self._listener.read_turns.take(self._transport)
             if not self._reading_body:
                 self._reading_body = True
                 body_s = self._listener.timeouts.body_s

@@ -18,6 +18,7 @@ from proxy.config import ListenLimits, ListenTimeouts
 from proxy.flow import Watchdog
 from proxy.http1 import Http1Connection
 from proxy.http1_exchange import Http1Exchange
+from proxy.turns import ReadTurns
 
 Handler = Callable[[Http1Exchange], Coroutine[Any, Any, None]]
 RefusalLog = Callable[[Http1Exchange, GatewayError], None]
@@ -39,6 +40,7 @@ class Listener:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.now = time.monotonic
+        self.read_turns = ReadTurns()
         self.timeouts = timeouts
         self.limits = limits
         self.draining = False

@@ -29,6 +29,7 @@ from proxy.cors import Cors
 from proxy.dispatch import Delivery, Dispatcher
 from proxy.headers import upstream_headers
 from proxy.observe import Observer
+from proxy.turns import LARGE_BYTES, Turns
 
 _log = logging.getLogger("headrace.pipeline")
 
@@ -95,6 +96,7 @@ class Pipeline:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._now = services.clock
+        self._turns = Turns()
         self._cors = services.cors.active
         secret = services.cache_secret.encode("utf-8")
 
@@ -158,6 +160,9 @@ class Pipeline:
         chat = record.route == CHAT
         principal = await self._authenticate(exchange, record)
         record.phase = "understand"
+        large = len(exchange.request.body) >= LARGE_BYTES
+        if large:
+            await self._turns.wait()
         call = parse_call(exchange.request.body)
         record.stream = call.stream
         model = record.model = services.catalog.resolve(call.model, principal)
@@ -185,6 +190,8 @@ class Pipeline:
             record.reserve_ms = milliseconds(now() - tokenized_at)
             record.reserved_tokens = reservation.reserved_tokens
             delivery.limit_headers = reservation.headers
+            if large:
+                await self._turns.wait()
             try:
                 await services.dispatcher.deliver(exchange, delivery, record)
             finally:

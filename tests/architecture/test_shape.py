@@ -39,6 +39,7 @@ PERFORMS = {
     "proxy.pipeline",
     "proxy.relay",
     "proxy.sockets",
+    "proxy.turns",
     "proxy.serve.admin",
     "proxy.serve.app",
     "proxy.serve.commands",
