@@ -72,11 +72,11 @@ class Relay:
         "_exchange",
         "_on_first_event",
         "_own_headers",
+        "_relayed",
         "_response_headers",
         "_streamed",
         "_timeouts",
         "_upstream",
-        "active",
         "committed",
         "deadline_at",
         "heartbeat_at",
@@ -108,7 +108,7 @@ class Relay:
         # Per chunk the upstream connection calls straight into the body; `use` changes where.
         self.on_body: Callable[[bytes], None] = self._body.push
         self._response_headers: list[Header] = []
-        self.active = False
+        self._relayed = 0  # bytes sent to the client at the last look
         self._begun = False
         self._delivered = False
         now = self.now()
@@ -190,8 +190,8 @@ class Relay:
         """The sweep came by after `deadline_at`."""
         if now >= self._end_at:
             self.fail(UpstreamTimeout("The exchange took longer than allowed.", phase="total"))
-        elif self._begun and self.active:
-            self.active = False
+        elif self._begun and self._relayed != self._exchange.bytes_sent:
+            self._relayed = self._exchange.bytes_sent
             self.deadline_at = min(now + self._timeouts.idle_s, self._end_at)
         elif self._begun:
             self.fail(UpstreamTimeout("The replica sent nothing for too long.", phase="idle"))
@@ -217,7 +217,7 @@ class Relay:
         self._exchange.start(self.status, headers, length)
 
     def use(self, push: Callable[[bytes], None]) -> None:
-        """Further bytes of the body go to `push`, which notes in `active` that they came."""
+        """Further bytes of the body go to `push`."""
         self.on_body = push
 
     @property

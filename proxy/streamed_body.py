@@ -95,7 +95,6 @@ class StreamedBody:
 
     def _forward(self, data: bytes) -> None:
         """Each read but the first: the hottest lines of the gateway."""
-        self._relay.active = True
         scanner = self._scanner
         data = scanner.push(data)
         if scanner.terminated:
@@ -112,7 +111,6 @@ class StreamedBody:
 
     def _forward_comments(self, data: bytes) -> None:
         """Committed on a comment: the first data event still marks the first token."""
-        self._relay.active = True
         data = self._scanner.push(data)
         if self._scanner.events or self._scanner.error:
             self._relay.begin()

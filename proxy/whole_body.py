@@ -47,7 +47,6 @@ class WholeBody:
             self._parts.clear()
 
     def _flow(self, data: bytes) -> None:
-        self._relay.active = True
         self._tail = (self._tail + data)[-_TAIL:]
         self._relay.write(data)
 
