@@ -23,6 +23,8 @@ from proxy.access_log import AccessRecord, milliseconds
 from proxy.flow import Watchdog
 from proxy.relay import Relay, RelayTimeouts, Upstream
 
+_MOST_TOKENS = 2**31  # beyond what any exchange can use: such a count is a fault
+
 
 class Lease(AbstractContextManager["Lease"], Protocol):
     """A replica held for one exchange."""
@@ -107,12 +109,13 @@ class Delivery:
         self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
         self.output_tokens = _count(usage.get("completion_tokens"), relayed)
         details = usage.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        self.cached_tokens = cached if isinstance(cached, int) else None
+        cached = _count(details.get("cached_tokens"), -1) if isinstance(details, dict) else -1
+        self.cached_tokens = None if cached < 0 else min(cached, self.prompt_tokens)
 
 
 def _count(value: object, otherwise: int) -> int:
-    return value if isinstance(value, int) and value >= 0 else otherwise
+    # `type`, because True is an int too.
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else otherwise
 
 
 class Dispatcher:

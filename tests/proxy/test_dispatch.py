@@ -95,6 +95,25 @@ async def test_counts_come_from_the_replicas_usage() -> None:
     assert s.health.good == ["r0"]
 
 
+@pytest.mark.parametrize("nonsense", [-1, True, 1.5, "12", None, [], 2**31 + 1, 10**30])
+async def test_counts_that_cannot_be_are_not_believed(nonsense: Any) -> None:
+    usage = {
+        "prompt_tokens": nonsense,
+        "completion_tokens": nonsense,
+        "prompt_tokens_details": {"cached_tokens": nonsense},
+    }
+    s = Setting(FakePool())
+    s.delivery.take_stock(usage, 4)
+    assert (s.delivery.prompt_tokens, s.delivery.output_tokens) == (7, 3)
+    assert s.delivery.cached_tokens is None
+
+
+async def test_no_more_than_the_prompt_was_cached() -> None:
+    s = Setting(FakePool())
+    s.delivery.take_stock({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10}}, 1)
+    assert s.delivery.cached_tokens == 9
+
+
 REFUSED = UpstreamUnreachable("refused")
 OVERLOAD = stream(OVERLOADED, DONE)
 
