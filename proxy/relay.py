@@ -16,7 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from core.errors import GatewayError, Unavailable, UpstreamError, UpstreamTimeout
+from core.errors import (
+    GatewayError,
+    Unavailable,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+)
 from core.exchange import Exchange, Header
 from proxy.answers import error_event
 from proxy.flow import NEVER
@@ -24,6 +30,7 @@ from proxy.headers import downstream_headers, header_value
 from proxy.streamed_body import StreamedBody
 from proxy.whole_body import WholeBody
 
+_PLAIN = (b"", b"identity")  # the only codings that a replica is asked for
 _FRAMING_S = 1.0  # how long the replica may take to end its framing after the terminator
 
 
@@ -170,6 +177,9 @@ class Relay:
     def on_head(self, status: int, headers: list[Header]) -> None:
         self.status = status
         self._response_headers = headers
+        if header_value(headers, b"content-encoding").lower() not in _PLAIN:
+            self.fail(UpstreamProtocolError("The replica's answer is compressed, unasked."))
+            return
         content_type = header_value(headers, b"content-type").lower()
         if status != 200 or not content_type.startswith(b"text/event-stream"):
             self._body = WholeBody(self)

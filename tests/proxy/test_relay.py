@@ -17,7 +17,14 @@ from fakes import (
     request,
 )
 
-from core.errors import GatewayError, UpstreamError, UpstreamReset, UpstreamTimeout
+from core.errors import (
+    GatewayError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamReset,
+    UpstreamTimeout,
+)
+from core.exchange import Header
 from proxy.relay import Relay
 
 
@@ -59,6 +66,28 @@ async def test_a_stream_is_relayed_byte_for_byte_and_write_for_read() -> None:
     assert s.exchange.ended == "finished"
     assert len(s.first) == 1
     assert s.relay.content_events == 4
+
+
+@pytest.mark.parametrize("headers", [SSE_HEADERS, JSON_HEADERS])
+async def test_a_compressed_answer_is_a_fault_of_the_replica(headers: list[Header]) -> None:
+    s = Setting()
+    await asyncio.sleep(0)
+    s.relay.on_head(200, [*headers, (b"content-encoding", b"GZIP")])
+    s.relay.on_body(EVENT)
+    s.relay.on_end()
+    assert isinstance(await s.outcome(), UpstreamProtocolError)
+    assert s.upstream.aborted
+    assert s.exchange.body == b""
+
+
+async def test_an_answer_that_says_that_it_is_plain_is_relayed() -> None:
+    s = Setting()
+    await asyncio.sleep(0)
+    s.relay.on_head(200, [*SSE_HEADERS, (b"content-encoding", b"Identity")])
+    s.relay.on_body(EVENT + DONE)
+    s.relay.on_end()
+    assert await s.outcome() is None
+    assert s.exchange.body == EVENT + DONE
 
 
 async def test_nothing_is_sent_before_the_first_event_is_complete() -> None:
