@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from core.errors import Forbidden, NotFound
 from core.principal import Principal
@@ -54,8 +55,10 @@ class Catalog:
         ]
         return {"object": "list", "data": data}
 
-    def card(self, name: str, principal: Principal) -> dict[str, Any]:
-        """The answer of GET /v1/models/{id}. A model that may not be used is not shown."""
+    def card(self, segment: str, principal: Principal) -> dict[str, Any]:
+        """The answer of GET /v1/models/{id}, `segment` being the percent-encoded id. A model that
+        may not be used is not shown."""
+        name = unquote(segment)
         model = self._by_name.get(name)
         if model is None or not self._allowed(model, name, principal):
             raise NotFound(

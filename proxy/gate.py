@@ -36,6 +36,8 @@ _AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?:
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _FRAMING_FIELDS = (b"content-length", b"transfer-encoding")
 _DOT_SEGMENT = re.compile(r"/\.{1,2}(?:/|$)|//|%2e|%2f|%5c|%00", re.IGNORECASE)
+_MODEL = "/v1/models/"
+_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 
 _SINGLE = frozenset(
     {
@@ -161,7 +163,12 @@ def _keep_alive(version: str, headers: Sequence[Header]) -> bool:
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that a replica might normalise into another one (RFC 3986 section 6.2)."""
+    """Refuse a path that a replica might normalise into another one (RFC 3986 section 6.2).
+
+    Names of models may hold a slash, which OpenAI's SDK encodes. They are looked up in a table, so
+    there the encoded one counts as a plain one."""
+    if path.startswith(_MODEL):
+        path = _ENCODED_SLASH.sub("/", path)
     if _DOT_SEGMENT.search(path):
         raise BadRequest(
             "The path contains dot segments, '//' or encoded separators.", code="bad_path"

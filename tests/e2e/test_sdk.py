@@ -18,6 +18,7 @@ from loadtest.replica import FakeReplica
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUESTION = [{"role": "user", "content": "What is a headrace?"}]
+NAMES = ["demo", "gpt-4o", "Qwen/Qwen3-8B"]
 LIMITS = {
     "rules": [
         {"name": "few", "tenants": ["few"], "requests_per_minute": 2},
@@ -31,7 +32,7 @@ async def house(identity: Identity) -> AsyncIterator[SimpleNamespace]:
     """The gateway, its replica and the identity, for all tests of this module."""
     async with FakeReplica() as replica:
         document = identity.config([replica.url], limits=LIMITS)
-        document["models"][0]["aliases"] = ["gpt-4o"]
+        document["models"][0]["aliases"] = NAMES[1:]
         with Process(document) as gateway:
             yield SimpleNamespace(gateway=gateway, replica=replica, identity=identity)
 
@@ -102,13 +103,14 @@ async def test_the_synchronous_client_gets_the_same(house: SimpleNamespace) -> N
 
     async with direct(house) as theirs:
         expected = await chat_stream(theirs)
-    assert await asyncio.to_thread(ask) == (expected, expected, ["demo", "gpt-4o"])
+    assert await asyncio.to_thread(ask) == (expected, expected, NAMES)
 
 
 async def test_models_are_those_that_the_token_allows(house: SimpleNamespace) -> None:
     async with through(house) as client:
-        assert [model.id async for model in client.models.list()] == ["demo", "gpt-4o"]
-        assert (await client.models.retrieve("gpt-4o")).id == "gpt-4o"
+        assert [model.id async for model in client.models.list()] == NAMES
+        for name in NAMES:
+            assert (await client.models.retrieve(name)).id == name
     async with through(house, **options(house, "acme", models=["gpt-4o"])) as client:
         assert [model.id async for model in client.models.list()] == ["gpt-4o"]
         with pytest.raises(openai.PermissionDeniedError):

@@ -43,6 +43,16 @@ def test_what_does_not_exist() -> None:
         CATALOG.card("QWEN", ANYBODY)
 
 
+@pytest.mark.parametrize("segment", ["a/b", "a%2Fb", "%61%2fb"])
+def test_a_name_in_a_path_may_be_percent_encoded(segment: str) -> None:
+    assert CATALOG.card(segment, ANYBODY)["id"] == "a/b"
+
+
+def test_a_segment_that_is_no_text_names_no_model() -> None:
+    with pytest.raises(NotFound):
+        CATALOG.card("%zz%ff", ANYBODY)
+
+
 def test_what_may_not_be_used() -> None:
     with pytest.raises(Forbidden) as caught:
         CATALOG.resolve("llama", only("qwen"))

@@ -116,7 +116,17 @@ def test_methods(method: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/v1/chat/completions", "/v1/models/a.b", "/a/.b", "/a/b..", "/...", "/a%20b", "/~a;b=c"],
+    [
+        "/",
+        "/v1/chat/completions",
+        "/v1/models/a.b",
+        "/v1/models/a%2Fb%2fc",
+        "/a/.b",
+        "/a/b..",
+        "/...",
+        "/a%20b",
+        "/~a;b=c",
+    ],
 )
 def test_paths_that_pass(path: str) -> None:
     gate.check_path(path)
@@ -124,7 +134,24 @@ def test_paths_that_pass(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["//", "/a//b", "/.", "/..", "/./", "/a/../b", "/%2e", "/%2E%2e/", "/a%2fb", "/a%5Cb", "/%00"],
+    [
+        "//",
+        "/a//b",
+        "/.",
+        "/..",
+        "/./",
+        "/a/../b",
+        "/%2e",
+        "/%2E%2e/",
+        "/a%2fb",
+        "/a%5Cb",
+        "/%00",
+        "/v1/models%2Fa",
+        "/v1/models/a%2F..%2Fb",
+        "/v1/models/%2Fa",
+        "/v1/models/a%2F%2Fb",
+        "/v1/models/a%5Cb",
+    ],
 )
 def test_paths_that_are_refused(path: str) -> None:
     with pytest.raises(BadRequest):
