@@ -70,6 +70,7 @@ def name_of(path: Path) -> str:
 
 
 @functools.cache
+@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 

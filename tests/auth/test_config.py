@@ -114,6 +114,12 @@ def test_issuer_settings_that_are_refused(changes: dict[str, Any]) -> None:
         load(**changes)
 
 
+@pytest.mark.parametrize("claim", ["tenant", "tenant_fallback", "subject", "tier", "models"])
+def test_a_claim_has_a_name(claim: str) -> None:
+    with pytest.raises(ConfigError, match=rf"issuers\[0\]\.claims\.{claim}: expected the name of"):
+        load(claims={claim: ""})
+
+
 def test_an_issuer_is_given_once() -> None:
     issuer = {"issuer": "a", "audiences": ["b"], "jwks": {"file": "c"}}
     with pytest.raises(ConfigError, match=r"issuers\[1\]\.issuer: 'a' is given twice"):
