@@ -21,6 +21,11 @@ MAX_LEEWAY_S = 60.0
 MIN_STALE_FOR_S = 24 * 3600.0
 
 
+def _raise(faults: list[tuple[str, str]]) -> None:
+    if faults:
+        raise Contradictions(faults)
+
+
 class JwksConfig(Section):
     """Where an issuer's key set is: exactly one of `url` and `file`.
 
@@ -72,6 +77,16 @@ class ClaimsConfig(Section):
     tier: str | None = None
     models: str | None = None
     models_when_absent: Literal["all", "none"] = "all"
+
+    def __post_init__(self) -> None:
+        names = ("tenant", "tenant_fallback", "subject", "tier", "models")
+        _raise(
+            [
+                (f".{name}", "expected the name of a claim, got empty text")
+                for name in names
+                if getattr(self, name) == ""
+            ]
+        )
 
 
 class IssuerConfig(Section):
@@ -134,11 +149,6 @@ class AuthConfig(Section):
         if not 0 <= self.remembered_tokens <= 1_000_000:
             faults.append((".remembered_tokens", "expected 0 to 1000000"))
         _raise(faults)
-
-
-def _raise(faults: list[tuple[str, str]]) -> None:
-    if faults:
-        raise Contradictions(faults)
 
 
 def _url_fault(url: str, allow_http: bool) -> str | None:

@@ -16,7 +16,8 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1)]
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
-_PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
+# Not below /v1, which is the API's, and without the dot segments that the gate refuses.
+_PATH = re.compile(r"/(?!v1(?:/|$))(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+(?:/|$))*")
 
 
 class ListenAddress(str):

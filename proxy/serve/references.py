@@ -9,10 +9,12 @@ import msgspec
 
 from core.errors import ConfigError
 from core.section import FilePath, OutputPath, Secret
+from proxy.config import AccessTarget
 
 
 def missing_references(section: object, path: str = "$") -> Iterator[str]:
-    """One line for each file that cannot be read and each secret that cannot be revealed."""
+    """One line for each file that cannot be read or written and each secret that cannot be
+    revealed."""
     if isinstance(section, Secret):
         try:
             section.reveal()
@@ -20,6 +22,9 @@ def missing_references(section: object, path: str = "$") -> Iterator[str]:
             yield f"{path}: {error}"
     elif isinstance(section, FilePath):
         if not isinstance(section, OutputPath) and (fault := _unreadable(section)):
+            yield f"{path}: {fault}"
+    elif isinstance(section, AccessTarget):
+        if "/" in section and (fault := _unwritable(section)):
             yield f"{path}: {fault}"
     elif isinstance(section, msgspec.Struct):
         for name in section.__struct_fields__:
@@ -36,3 +41,13 @@ def _unreadable(path: FilePath) -> str | None:
     if not os.path.exists(path):
         return f"there is no file {path}"
     return None if os.access(path, os.R_OK) else f"the file {path} may not be read by this user"
+
+
+def _unwritable(path: str) -> str | None:
+    folder = os.path.dirname(path)
+    if os.path.isdir(path):
+        return f"{path} is a folder"
+    if not os.path.isdir(folder):
+        return f"there is no folder {folder}"
+    place = path if os.path.exists(path) else folder
+    return None if os.access(place, os.W_OK) else f"{path} may not be written by this user"

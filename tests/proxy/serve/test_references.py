@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.section import FilePath, OutputPath, Secret, Section
+from proxy.config import AccessTarget, LogConfig
 from proxy.serve.references import missing_references
 
 
@@ -54,3 +55,12 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(missing_references(section)) == [
         f"$.path: the file {tmp_path} may not be read by this user"
     ]
+
+
+def test_the_access_log_must_have_a_folder_to_be_in(tmp_path: Path) -> None:
+    def faults(target: object) -> list[str]:
+        return list(missing_references(LogConfig(access=AccessTarget(target))))
+
+    assert faults(tmp_path / "no" / "log") == [f"$.access: there is no folder {tmp_path / 'no'}"]
+    assert faults(tmp_path) == [f"$.access: {tmp_path} is a folder"]
+    assert faults(tmp_path / "log") == faults("stdout") == faults("off") == []
