@@ -100,7 +100,8 @@ class ListenConfig(Section):
             if address in self.addresses[:index] and address.parsed.port != 0:
                 faults.append((f".addresses[{index}]", f"`{address}` is given twice"))
         if self.health_path is not None and not _PATH.fullmatch(self.health_path):
-            faults.append((".health_path", f'expected a path like /healthz: "{self.health_path}"'))
+            expected = "expected a path like /healthz, not below /v1"
+            faults.append((".health_path", f'{expected}: "{self.health_path}"'))
         if faults:
             raise Contradictions(faults)
 
