@@ -145,6 +145,15 @@ class Relay:
             self.deadline_at = NEVER
             self._exchange.source = None
             self._upstream = None
+            self._part()
+
+    def _part(self) -> None:
+        """Relay and bodies refer to each other. Parted, all of an exchange is freed at once and
+        its memory is used again while the caches still hold it; the collector would come late."""
+        self.on_body = _ignore
+        self._streamed.part()
+        if self._body is not self._streamed:
+            self._body.part()
 
     @property
     def usage(self) -> dict[str, Any] | None:

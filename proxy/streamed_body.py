@@ -49,6 +49,10 @@ class StreamedBody:
     def mid_event(self) -> bool:
         return self._scanner.mid_event
 
+    def part(self) -> None:
+        """The relay has ended; nothing more comes."""
+        del self._relay, self._write
+
     def push(self, data: bytes) -> None:
         """Before the first data event."""
         if not self._held and data[:7] == b"data: {" and 13 not in data:  # by far most streams

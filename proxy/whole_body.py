@@ -36,6 +36,10 @@ class WholeBody:
     def __repr__(self) -> str:
         return f"<WholeBody bytes={self._size}>"
 
+    def part(self) -> None:
+        """The relay has ended; nothing more comes."""
+        del self._relay
+
     def push(self, data: bytes) -> None:
         self._parts.append(data)
         self._size += len(data)

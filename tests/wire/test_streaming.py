@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -275,4 +276,25 @@ async def test_errors_of_the_client_cost_no_replica(
         assert answer.status == status, document
         assert set(answer.json()["error"]) >= {"message", "type", "param", "code"}
     assert sent_to(pair) == 0
+    client.close()
+
+
+async def test_an_exchange_leaves_nothing_to_the_garbage_collector(gateway: InProcess) -> None:
+    """Garbage in circles is freed late, when the caches have long forgotten its memory."""
+    client = await Client.open(gateway.port)
+    for number in range(3):
+        await client.ask(chat(f"warm {number}"))
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(10):
+            await client.ask(chat(f"question {number}", stream=number % 2 == 0))
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        kinds = {type(thing).__module__.partition(".")[0] for thing in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not kinds & {"core", "proxy", "auth", "ratelimit", "routing", "backend", "_asyncio"}
     client.close()
