@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import ssl
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -36,19 +36,6 @@ class TlsSettings(Protocol):
     def minimum_version(self) -> str: ...
 
 
-class DirectSSLObject(ssl.SSLObject):
-    """Whose `read` and `write` are OpenSSL's themselves: the standard class puts a Python call
-    around each, once for every chunk of every stream."""
-
-    @classmethod
-    def _create(cls, *args: Any, **kwargs: Any) -> DirectSSLObject:
-        made: DirectSSLObject = super()._create(*args, **kwargs)  # type: ignore[misc]
-        inner: Any = made._sslobj  # type: ignore[attr-defined]
-        made.read = inner.read  # type: ignore[method-assign]
-        made.write = inner.write  # type: ignore[method-assign]
-        return made
-
-
 def server_context(settings: TlsSettings, now: datetime.datetime) -> ssl.SSLContext:
     """A context that has shaken hands with itself. `now` is aware wall-clock time.
 
@@ -59,7 +46,6 @@ def server_context(settings: TlsSettings, now: datetime.datetime) -> ssl.SSLCont
     _check_key(settings, certificate)
     _check_dates(settings.certificate, certificate, now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sslobject_class = DirectSSLObject
     context.minimum_version = _VERSIONS[settings.minimum_version]
     context.options |= (
         ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
