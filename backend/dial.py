@@ -7,13 +7,14 @@ every failure may be retried elsewhere.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from typing import Any, TypeVar
 
 from backend.address import Address
 from backend.config import TimeoutsConfig
-from core.errors import UpstreamTimeout, UpstreamUnreachable
+from core.errors import Unavailable, UpstreamTimeout, UpstreamUnreachable
 
 REFUSED = "upstream_refused"
 """The reason of an `UpstreamUnreachable` that proves that nobody listens."""
@@ -81,6 +82,12 @@ async def _connect_in_time(address: Address, seconds: float) -> socket.socket:
     except (ConnectionRefusedError, FileNotFoundError) as error:
         raise UpstreamUnreachable("The replica refuses connections.", code=REFUSED) from error
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # ours to mend, not the replica's
+            raise Unavailable(
+                "The gateway is out of file descriptors.",
+                code="out_of_descriptors",
+                retry_after_s=1,
+            ) from error
         raise UpstreamUnreachable("The replica cannot be connected to.") from error
 
 

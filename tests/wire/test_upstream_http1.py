@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
 import inspect
 import ipaddress
 import os
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from backend import dial
 from backend.config import (
     HealthConfig,
     PoolConfig,
@@ -34,7 +36,13 @@ from backend.config import (
 from backend.dial import REFUSED
 from backend.http1_client import Connection
 from backend.pool import Pool
-from core.errors import UpstreamError, UpstreamReset, UpstreamTimeout, UpstreamUnreachable
+from core.errors import (
+    Unavailable,
+    UpstreamError,
+    UpstreamReset,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 from core.exchange import Header
 from core.metrics import Metrics
 from core.section import FilePath
@@ -577,3 +585,18 @@ class TestTls:
             assert (caught.value.phase, caught.value.retryable) == ("tls", True)
             assert client.pool.open_connections() == 0
             await until(lambda: server.open == 0)
+
+
+async def test_a_lack_of_descriptors_is_not_the_replicas_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client("http://127.0.0.1:9")
+
+    async def exhausted(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(dial, "_connect", exhausted)
+    with pytest.raises(Unavailable) as caught:
+        await client.pool.connect("r")
+    assert caught.value.reason == "out_of_descriptors"
+    assert client.pool.open_connections() == 0
