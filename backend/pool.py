@@ -305,5 +305,5 @@ class Pool:
     async def _warm_one(self, target: _Target) -> None:
         try:
             target.keep(await target.open_one())
-        except UpstreamError:
+        except GatewayError:
             return  # counted; whoever needs a connection will see it again
