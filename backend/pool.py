@@ -21,6 +21,7 @@ from backend.upstream_tls import build_contexts
 from core.clock import Clock
 from core.errors import (
     ConfigError,
+    GatewayError,
     UpstreamError,
     UpstreamReset,
     UpstreamTimeout,
