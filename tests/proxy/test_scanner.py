@@ -319,3 +319,52 @@ def test_streams_of_another_parser() -> None:
         for strip in (False, True):
             assert scan([data], strip=strip)[0] == data
             assert scan([bytes([byte]) for byte in data], strip=strip)[0] == data
+
+
+def _delta(text: bytes, after: bytes = b"}]}") -> bytes:
+    return (
+        b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"'
+        + text
+        + b'"}'
+        + after
+        + b"\n\n"
+    )
+
+
+def test_events_that_differ_in_their_text_alone_are_judged_alike() -> None:
+    scanner = EventScanner(strip_usage=True)
+    texts = [
+        b"a",
+        b"",
+        b"usage",
+        b"error",
+        b"[DONE]",
+        b"\\n",
+        b"\\\\",
+        b'\\"usage\\":{}',
+        b"b" * 500,
+    ]
+    for text in texts:
+        assert scanner.push(_delta(text)) == _delta(text)
+    assert scanner.events == len(texts)
+    assert (scanner.usage, scanner.error, scanner.terminated) == (None, None, False)
+
+
+def test_an_event_of_another_form_is_looked_at_though_it_begins_alike() -> None:
+    scanner = EventScanner(strip_usage=True)
+    for text in (b"a", b"b"):
+        scanner.push(_delta(text))
+    usage = b'}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    for sneaky in (
+        _delta(b"c", usage),
+        _delta(b'c"}}],"usage":{"prompt_tokens":3},"x":[{"y":{"z":"'),
+    ):
+        scanner.usage = None
+        assert scanner.push(sneaky) == sneaky
+        assert scanner.usage is not None
+    alone = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":4}}\n\n'
+    assert scanner.push(alone) == b""
+    assert scanner.usage == {"prompt_tokens": 4}
+    two = _delta(b"d") + _delta(b"e")
+    assert scanner.push(two) == two
+    assert scanner.events == 6
