@@ -46,10 +46,13 @@ def error_in(data: bytes) -> dict[str, Any] | None:
     """The `error` object of an event's data, or None when it is not an error."""
     if data.find(b'"error"') < 0:
         return None
-    document = _parse(data)
-    if document is None or document.get("choices") or not document.get("error"):
+    return _error_of(_parse(data) or {})
+
+
+def _error_of(document: dict[str, Any]) -> dict[str, Any] | None:
+    error = document.get("error")
+    if not error or document.get("choices"):
         return None
-    error = document["error"]
     return error if isinstance(error, dict) else {"message": str(error)}
 
 
@@ -131,6 +134,8 @@ class EventScanner:
             if at >= 0:
                 start = at + len(key)
                 end = event.find(b'"', start)
+                if end < 0:  # no JSON: nothing to learn from
+                    return
                 self._before, self._after = event[:start], event[end:]
                 self._text_at, self._text_end = start, end - len(event)
                 self._least = start + len(event) - end
@@ -218,10 +223,10 @@ class EventScanner:
     def _look_into(self, data: bytes) -> bool:
         """Take note of an event that mentions usage or an error; True as for `_look_at`."""
         document = _parse(data) or {}
-        choices = document.get("choices")
-        if document.get("error") and not choices:
-            self.error = error_in(data)
+        if error := _error_of(document):
+            self.error = error
             return False
+        choices = document.get("choices")
         usage = document.get("usage")
         if isinstance(usage, dict):
             self.usage = usage

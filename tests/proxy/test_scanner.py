@@ -350,6 +350,16 @@ def test_events_that_differ_in_their_text_alone_are_judged_alike() -> None:
     assert (scanner.usage, scanner.error, scanner.terminated) == (None, None, False)
 
 
+def test_nothing_is_learned_from_an_event_that_is_no_json() -> None:
+    scanner = EventScanner(strip_usage=True)
+    opening = b'data: {"choices":[{"delta":{"content":"'
+    broken = opening + b"\n\n"
+    assert scanner.push(broken) == broken
+    good = opening + b"x" * 100 + b'"}}]}\n\n' + b"data: [DONE]\n\n"
+    assert scanner.push(good) == good
+    assert scanner.terminated
+
+
 def test_an_event_of_another_form_is_looked_at_though_it_begins_alike() -> None:
     scanner = EventScanner(strip_usage=True)
     for text in (b"a", b"b"):
