@@ -117,11 +117,6 @@ class ClientGone(GatewayError):
     source: Source = "downstream"
 
 
-class NotImplementedByGateway(BadRequest):
-    status = 501
-    code = "not_implemented"
-
-
 class Unavailable(GatewayError):
     """Nothing can serve this now: no replica, no key set, no limiter in mode `closed`."""
 
@@ -146,6 +141,22 @@ class UpstreamError(GatewayError):
     ) -> None:
         super().__init__(message, code=code, retry_after_s=retry_after_s)
         self.retryable = retryable
+
+
+class UpstreamAnswered(UpstreamError):
+    """A replica said itself, by status or by event, that it failed with `status`."""
+
+    def __init__(self, message: str, *, status: int = 502) -> None:
+        overloaded = status == 503
+        super().__init__(
+            message,
+            code="upstream_overloaded" if overloaded else "upstream_error",
+            retryable=status >= 500,
+            retry_after_s=1.0 if overloaded else None,
+        )
+        self.status = status
+        if status < 500:
+            self.kind = BadRequest.kind
 
 
 class UpstreamUnreachable(UpstreamError):

@@ -25,10 +25,6 @@ class Cors:
     def __repr__(self) -> str:
         return f"<Cors origins={sorted(self._origins)}>"
 
-    @property
-    def active(self) -> bool:
-        return bool(self._origins)
-
     def headers(self, request: Request) -> list[Header]:
         """Headers for the answer to `request`; empty when its origin may not read it."""
         origin = request.header(b"origin") if self._origins else None

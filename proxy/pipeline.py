@@ -97,7 +97,6 @@ class Pipeline:
         self._services = services
         self._now = services.clock
         self._turns = Turns()
-        self._cors = services.cors.active
         secret = services.cache_secret.encode("utf-8")
 
         @lru_cache(maxsize=4096)
@@ -238,10 +237,10 @@ class Pipeline:
         return principal
 
     def _own_headers(self, exchange: Exchange) -> list[Header]:
-        headers: list[Header] = [(b"x-request-id", exchange.id.encode("ascii"))]
-        if self._cors:
-            headers += self._services.cors.headers(exchange.request)
-        return headers
+        return [
+            (b"x-request-id", exchange.id.encode("ascii")),
+            *self._services.cors.headers(exchange.request),
+        ]
 
     def _preflight(self, exchange: Exchange, record: AccessRecord) -> bool:
         headers = self._services.cors.preflight(exchange.request)

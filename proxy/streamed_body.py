@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from core.errors import UpstreamError
+from core.errors import UpstreamAnswered, UpstreamError
 from proxy.scanner import EventScanner, error_in, event_data, first_event_end
 
 if TYPE_CHECKING:
@@ -129,13 +129,4 @@ def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:
     status = code if isinstance(code, int) and 400 <= code <= 599 else 502
     if status in (401, 403):
         status = 502  # about the gateway's own credentials, not the client's
-    failure = UpstreamError(
-        message,
-        code="upstream_overloaded" if status == 503 else "upstream_error",
-        retryable=status >= 500,
-        retry_after_s=1.0 if status == 503 else None,
-    )
-    failure.status = status
-    if status < 500:
-        failure.kind = "invalid_request_error"
-    return failure
+    return UpstreamAnswered(message, status=status)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from core.errors import UpstreamError
+from core.errors import UpstreamAnswered, UpstreamError
 
 if TYPE_CHECKING:
     from proxy.relay import Relay
@@ -90,13 +90,8 @@ def _failure(status: int, body: bytes) -> UpstreamError | None:
         return UpstreamError("The replica refused the gateway's credentials.", code="upstream_auth")
     if status not in _RETRYABLE:
         return None
-    failure = UpstreamError(
-        _message(body) or f"The replica answered {status}.",
-        code="upstream_overloaded" if status == 503 else "upstream_error",
-        retry_after_s=1.0 if status == 503 else None,
-    )
-    failure.status = status
-    return failure
+    message = _message(body) or f"The replica answered {status}."
+    return UpstreamAnswered(message, status=status)
 
 
 def _message(body: bytes) -> str | None:
