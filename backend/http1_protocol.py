@@ -203,19 +203,14 @@ class Http1Protocol(asyncio.Protocol):
                 self._refuse(error)
                 return
             self._surplus = True
-        if self._in_body:
-            parts = self._parts
-            if len(parts) == 1:
-                body = parts[0]
-            elif parts:
-                body = b"".join(parts)
-            else:
-                self._count_silent(len(data))
-                return
-            parts.clear()
+        parts = self._parts
+        if not self._in_body:
+            self._advance(handler, data)
+        elif parts:
+            body = parts.pop() if len(parts) == 1 else self._joined()
             handler.on_body(body)
         else:
-            self._advance(handler, data)
+            self._count_silent(len(data))
 
     def eof_received(self) -> None:
         """The replica closed its side: the end of a body without length, otherwise a loss."""
@@ -277,6 +272,12 @@ class Http1Protocol(asyncio.Protocol):
 
     # --- off the path of a chunk
 
+    def _joined(self) -> bytes:
+        """All body bytes of one read."""
+        body = b"".join(self._parts)
+        self._parts.clear()
+        return body
+
     def _advance(self, handler: ResponseHandler, data: bytes) -> None:
         """A read that touched the head or the end."""
         parts = self._parts
@@ -295,9 +296,7 @@ class Http1Protocol(asyncio.Protocol):
             self._in_body = not self._complete
             handler.on_head(self._status, list(self._headers))
         if parts and self._handler is handler and self._method != b"HEAD":
-            body = b"".join(parts)
-            parts.clear()
-            handler.on_body(body)
+            handler.on_body(self._joined())
         if self._complete and self._handler is handler:
             self._end(handler)
 

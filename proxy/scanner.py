@@ -9,6 +9,8 @@ searches and no parsing. Events end with an empty line of any line ending (WHATW
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -18,9 +20,13 @@ _DATA_LINE = re.compile(rb"^(?:\xef\xbb\xbf)?data:[ ]?(.*)$", re.MULTILINE)
 _USAGE_OBJECT = re.compile(rb'"usage"\s*:\s*\{')  # a real member: in a string it is \"usage\"
 _TEXT_KEYS = (b'"content":"', b'"text":"')
 _LESSONS = 4  # how often a stream may change its form before it is no longer learned
-_UNLIKE = b"\n"  # no event begins with it
+_NEVER = sys.maxsize  # no read is as long: nothing is like the last event
 _MAX_EVENT = 65_536  # what we look for (usage, error, [DONE]) is far smaller
 _OVERLONG = b"data: ..."  # stands for the start of an event that is longer
+
+
+def _nowhere(data: bytes) -> None:
+    """Where a parted scanner writes."""
 
 
 def event_data(event: bytes) -> bytes | None:
@@ -65,25 +71,39 @@ def _parse(data: bytes) -> dict[str, Any] | None:
 
 
 class EventScanner:
-    """State of one stream. `events` counts complete data events that may hold content."""
+    """State of one stream. `events` counts complete data events that may hold content.
+
+    `write` takes what may be relayed. Once the terminator was seen `on_terminated` does instead,
+    with what is left to relay.
+    """
 
     __slots__ = (
         "_after",
         "_before",
         "_least",
         "_lessons",
+        "_on_terminated",
         "_relayed",
         "_strip",
         "_tail",
         "_text_at",
         "_text_end",
+        "_write",
         "error",
         "events",
         "terminated",
         "usage",
     )
 
-    def __init__(self, *, strip_usage: bool) -> None:
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        on_terminated: Callable[[bytes], None],
+        *,
+        strip_usage: bool,
+    ) -> None:
+        self._write = write
+        self._on_terminated = on_terminated
         self.events = 0
         self.terminated = False
         self.usage: dict[str, Any] | None = None
@@ -91,8 +111,9 @@ class EventScanner:
         self._strip = strip_usage
         self._tail = b""  # an incomplete trailing event
         # An event that is like the last one: see `_learn`. Nothing is, at first.
-        self._before = self._after = _UNLIKE
-        self._text_at = self._text_end = self._least = 0
+        self._before = self._after = b"\n"
+        self._text_at = self._text_end = 0
+        self._least = _NEVER
         self._lessons = _LESSONS
         self._relayed = 0  # how many bytes of the tail have been relayed: none or all
 
@@ -104,14 +125,31 @@ class EventScanner:
         """Whether the client has seen a part of an event that is not complete."""
         return self._relayed > 0
 
-    def push(self, data: bytes) -> bytes:
-        """Take the next bytes of the stream, return what may be relayed now."""
+    def part(self) -> None:
+        """Nothing more comes, and nothing more is written."""
+        self._write = self._on_terminated = _nowhere
+
+    def push(self, data: bytes) -> None:
+        """Take the next bytes of the stream: the hottest lines of the gateway."""
         # By far most pushes are one event that differs from the last one in its text alone.
         if data.startswith(self._before) and data.endswith(self._after) and not self._tail:
             text = data[self._text_at : self._text_end]
             if 34 not in text and 10 not in text and 13 not in text and len(data) >= self._least:
                 self.events += 1
-                return data
+                self._write(data)
+                return
+        self.pass_on(self.judge(data))
+
+    def pass_on(self, data: bytes) -> None:
+        """What `judge` returned, on its way to the client."""
+        if self.terminated:
+            self._least = _NEVER  # whatever follows comes by here too
+            self._on_terminated(data)  # the client does not wait for the end of the framing
+        elif data:
+            self._write(data)
+
+    def judge(self, data: bytes) -> bytes:
+        """What of these bytes may be relayed now."""
         # Numbers and `find`, because `in` with bytes costs two to ten times as much.
         if self._tail or data[:7] != b"data: {" or data[-2:] != b"\n\n" or 13 in data:
             return self._push_slowly(data)

@@ -21,14 +21,13 @@ _MAX_HELD = 65_536
 class StreamedBody:
     """The body of one SSE response."""
 
-    __slots__ = ("_held", "_looked_at", "_relay", "_scanner", "_write")
+    __slots__ = ("_held", "_looked_at", "_relay", "_scanner")
 
     def __init__(self, relay: Relay, *, strip_usage: bool) -> None:
         self._relay = relay
-        self._scanner = EventScanner(strip_usage=strip_usage)
+        self._scanner = EventScanner(relay.write, relay.deliver, strip_usage=strip_usage)
         self._held = b""
         self._looked_at = 0  # comments at the front of what is held
-        self._write = relay.write
 
     def __repr__(self) -> str:
         return f"<StreamedBody held={len(self._held)} {self._scanner!r}>"
@@ -51,7 +50,8 @@ class StreamedBody:
 
     def part(self) -> None:
         """The relay has ended; nothing more comes."""
-        del self._relay, self._write
+        self._scanner.part()
+        del self._relay
 
     def push(self, data: bytes) -> None:
         """Before the first data event."""
@@ -89,37 +89,22 @@ class StreamedBody:
 
     def _begin(self) -> None:
         self._relay.begin()
-        self._relay.use(self._forward)
+        self._relay.use(self._scanner.push)
         self._commit()
 
     def _commit(self) -> None:
         self._relay.start(None)
         held, self._held = self._held, b""
-        self._forward(held)
-
-    def _forward(self, data: bytes) -> None:
-        """Each read but the first: the hottest lines of the gateway."""
-        scanner = self._scanner
-        data = scanner.push(data)
-        if scanner.terminated:
-            self._pass_on(data)
-        elif data:
-            self._write(data)
-
-    def _pass_on(self, data: bytes) -> None:
-        if self._scanner.terminated:
-            # The client is not made to wait for the end of the replica's framing.
-            self._relay.deliver(data)
-        elif data:
-            self._write(data)
+        self._scanner.push(held)
 
     def _forward_comments(self, data: bytes) -> None:
         """Committed on a comment: the first data event still marks the first token."""
-        data = self._scanner.push(data)
-        if self._scanner.events or self._scanner.error:
+        scanner = self._scanner
+        data = scanner.judge(data)
+        if scanner.events or scanner.error:
             self._relay.begin()
-            self._relay.use(self._forward)
-        self._pass_on(data)
+            self._relay.use(scanner.push)
+        scanner.pass_on(data)
 
 
 def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:

@@ -16,17 +16,39 @@ SHARED = Path(__file__).parents[3] / "shared"
 BOM = b"\xef\xbb\xbf"
 
 
+class Collected:
+    """What a scanner passed on: `out`, and after the terminator by its other door."""
+
+    def __init__(self, *, strip: bool) -> None:
+        self.out = b""
+        self.scanner = EventScanner(self._write, self._end, strip_usage=strip)
+
+    def push(self, data: bytes) -> bytes:
+        """What came out of this push."""
+        before = len(self.out)
+        self.scanner.push(data)
+        return self.out[before:]
+
+    def _write(self, data: bytes) -> None:
+        assert data
+        assert not self.scanner.terminated
+        self.out += data
+
+    def _end(self, data: bytes) -> None:
+        assert self.scanner.terminated
+        self.out += data
+
+
 def scan(
     pieces: Iterable[bytes], *, strip: bool, finish: bool = True
 ) -> tuple[bytes, EventScanner]:
-    scanner = EventScanner(strip_usage=strip)
-    out = b""
+    collected = Collected(strip=strip)
     for piece in pieces:
-        passed = scanner.push(piece)
+        passed = collected.push(piece)
         if not strip:
             assert passed == piece
-        out += passed
-    return out + (scanner.finish() if finish else b""), scanner
+    scanner = collected.scanner
+    return collected.out + (scanner.finish() if finish else b""), scanner
 
 
 def joined(events: list[Event]) -> bytes:
@@ -114,11 +136,12 @@ def test_an_event_of_any_size(strip: bool, size: int) -> None:
 
 
 def test_what_is_held_for_stripping_is_bounded() -> None:
-    scanner = EventScanner(strip_usage=True)
+    collected = Collected(strip=True)
+    scanner = collected.scanner
     sent = received = 0
     for _ in range(40):
         sent += 4096
-        received += len(scanner.push(b"a" * 4096))
+        received += len(collected.push(b"a" * 4096))
         assert sent - received <= 65_536
     assert scanner.mid_event
     scanner.push(b"\n\n")
@@ -128,7 +151,7 @@ def test_what_is_held_for_stripping_is_bounded() -> None:
 
 def test_where_the_client_is_inside_an_event() -> None:
     for strip in (False, True):
-        scanner = EventScanner(strip_usage=strip)
+        scanner = Collected(strip=strip).scanner
         assert not scanner.mid_event
         scanner.push(b"data: {")
         assert scanner.mid_event is not strip
@@ -332,7 +355,8 @@ def _delta(text: bytes, after: bytes = b"}]}") -> bytes:
 
 
 def test_events_that_differ_in_their_text_alone_are_judged_alike() -> None:
-    scanner = EventScanner(strip_usage=True)
+    collected = Collected(strip=True)
+    scanner = collected.scanner
     texts = [
         b"a",
         b"",
@@ -345,36 +369,38 @@ def test_events_that_differ_in_their_text_alone_are_judged_alike() -> None:
         b"b" * 500,
     ]
     for text in texts:
-        assert scanner.push(_delta(text)) == _delta(text)
+        assert collected.push(_delta(text)) == _delta(text)
     assert scanner.events == len(texts)
     assert (scanner.usage, scanner.error, scanner.terminated) == (None, None, False)
 
 
 def test_nothing_is_learned_from_an_event_that_is_no_json() -> None:
-    scanner = EventScanner(strip_usage=True)
+    collected = Collected(strip=True)
+    scanner = collected.scanner
     opening = b'data: {"choices":[{"delta":{"content":"'
     broken = opening + b"\n\n"
-    assert scanner.push(broken) == broken
+    assert collected.push(broken) == broken
     good = opening + b"x" * 100 + b'"}}]}\n\n' + b"data: [DONE]\n\n"
-    assert scanner.push(good) == good
+    assert collected.push(good) == good
     assert scanner.terminated
 
 
 def test_an_event_of_another_form_is_looked_at_though_it_begins_alike() -> None:
-    scanner = EventScanner(strip_usage=True)
+    collected = Collected(strip=True)
+    scanner = collected.scanner
     for text in (b"a", b"b"):
-        scanner.push(_delta(text))
+        collected.push(_delta(text))
     usage = b'}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
     for sneaky in (
         _delta(b"c", usage),
         _delta(b'c"}}],"usage":{"prompt_tokens":3},"x":[{"y":{"z":"'),
     ):
         scanner.usage = None
-        assert scanner.push(sneaky) == sneaky
+        assert collected.push(sneaky) == sneaky
         assert scanner.usage is not None
     alone = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":4}}\n\n'
-    assert scanner.push(alone) == b""
+    assert collected.push(alone) == b""
     assert scanner.usage == {"prompt_tokens": 4}
     two = _delta(b"d") + _delta(b"e")
-    assert scanner.push(two) == two
+    assert collected.push(two) == two
     assert scanner.events == 6
