@@ -9,6 +9,7 @@ data (0-RTT), so no request can be replayed.
 from __future__ import annotations
 
 import datetime
+import operator
 import ssl
 from typing import NoReturn, Protocol
 
@@ -21,6 +22,14 @@ from core.errors import ConfigError
 ALPN = ("http/1.1",)
 _TLS12_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class DirectSSLObject(ssl.SSLObject):
+    """`read` and `write` are OpenSSL's own: the event loop asks for both once a connection and
+    calls them for every chunk, each time without the Python frame of the standard library's."""
+
+    read = property(operator.attrgetter("_sslobj.read"))
+    write = property(operator.attrgetter("_sslobj.write"))
 
 
 class TlsSettings(Protocol):
@@ -46,6 +55,7 @@ def server_context(settings: TlsSettings, now: datetime.datetime) -> ssl.SSLCont
     _check_key(settings, certificate)
     _check_dates(settings.certificate, certificate, now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = DirectSSLObject
     context.minimum_version = _VERSIONS[settings.minimum_version]
     context.options |= (
         ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
