@@ -15,6 +15,8 @@ from aiohttp import http_parser
 FLOORS: Mapping[str, tuple[str, str]] = {
     "aiohttp": ("3.14.5", "request smuggling and denial of service (CVE-2026-54277, -54273)"),
     "cryptography": ("50", "current OpenSSL"),
+    "h2": ("4.4.1", "forwarded several Hosts, and line ends in values (CVE-2026-71554)"),
+    "hpack": ("4.2", "quadratic time for crafted integers (CVE-2026-59980)"),
     "httptools": ("0.9", "current llhttp"),
     "pyjwt": ("2.15.1", "accepted forged tokens (CVE-2026-48523, CVE-2026-102268, -101918)"),
 }
