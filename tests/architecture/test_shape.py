@@ -70,14 +70,25 @@ def name_of(path: Path) -> str:
 
 
 @functools.cache
-@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imports(node: ast.AST) -> Iterator[str]:
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree(path)))
+
+
+@functools.cache
+def imports(path: Path) -> set[str]:
     """Top-level names of what is imported at run time."""
+    return set(_imports(tree(path)))
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
         if isinstance(child, ast.Import):
@@ -85,9 +96,10 @@ def imports(node: ast.AST) -> Iterator[str]:
         elif isinstance(child, ast.ImportFrom) and child.module:
             yield child.module.partition(".")[0]
         else:
-            yield from imports(child)
+            yield from _imports(child)
 
 
+@functools.cache
 def comments(path: Path) -> dict[int, str]:
     with tokenize.open(path) as file:
         tokens = tokenize.generate_tokens(file.readline)
@@ -100,9 +112,7 @@ def at(path: Path, node: ast.expr | ast.stmt | ast.excepthandler) -> str:
 
 def test_modules_that_decide_import_nothing_that_performs() -> None:
     performing = {
-        name_of(path)
-        for path in modules(*PRODUCT)
-        if PERFORMING_LIBRARIES & set(imports(tree(path)))
+        name_of(path) for path in modules(*PRODUCT) if PERFORMING_LIBRARIES & imports(path)
     }
     assert performing - PERFORMS == set(), "these perform and are not in the list"
     assert PERFORMS - performing == set(), "these do not perform (any more): drop them"
@@ -113,7 +123,7 @@ def test_background_tasks_start_in_one_place() -> None:
         at(path, node)
         for path in modules(*PRODUCT)
         if name_of(path) != "core.tasks"
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and node.attr in ("create_task", "ensure_future")
     ]
     assert found == []
@@ -122,9 +132,9 @@ def test_background_tasks_start_in_one_place() -> None:
 def test_catching_everything_needs_a_reason() -> None:
     found = []
     for path in modules(*PACKAGES):
-        said = comments(path)
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ExceptHandler) and _is_broad(node) and not _reraises(node):
+                said = comments(path)
                 around = said.get(node.lineno, "") + said.get(node.lineno + 1, "")
                 if not re.search(r"[a-z]{3,} [a-z]+", re.sub(r"# noqa:? ?[A-Z0-9]*", "", around)):
                     found.append(at(path, node))
@@ -145,7 +155,7 @@ def test_imports_are_at_the_top() -> None:
     found = [
         at(path, inner)
         for path in modules(*PACKAGES)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for inner in ast.walk(node)
         if isinstance(inner, ast.Import | ast.ImportFrom | ast.Global)
@@ -166,7 +176,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_no_module_is_named_after_a_library_it_uses() -> None:
-    assert [name_of(p) for p in modules(*PACKAGES) if p.stem in set(imports(tree(p)))] == []
+    assert [name_of(p) for p in modules(*PACKAGES) if p.stem in imports(p)] == []
 
 
 def test_our_top_level_names_are_ours_alone() -> None:
@@ -181,16 +191,24 @@ def test_every_example_configuration_loads(path: Path) -> None:
     assert load_config(str(path)).models
 
 
-# Tests that belong to no single module.
-OF_SEVERAL_MODULES = {"tests/auth/test_wycheproof.py"}
-
-
 def test_tests_mirror_modules() -> None:
-    """`tests/a/test_c.py` tests a module `c` of `a`; what needs sockets is in `tests/wire`."""
+    """`tests/a/test_c.py` tests a module `c` of `a`; what needs sockets is in `tests/wire`, what
+    compares with others in `tests/oracles`."""
     lost = set()
     for package in PACKAGES:
         known = {path.stem for path in modules(package)} | {p.parent.name for p in modules(package)}
         for test in (ROOT / "tests" / package).rglob("test_*.py"):
             if test.stem.removeprefix("test_") not in known:
                 lost.add(str(test.relative_to(ROOT)))
-    assert lost - OF_SEVERAL_MODULES == set()
+    assert lost == set()
+
+
+def test_tests_of_modules_need_nothing_beside_the_project() -> None:
+    """Their result is the same everywhere, and they are fast."""
+    looking = [
+        str(test.relative_to(ROOT))
+        for package in PACKAGES
+        for test in (ROOT / "tests" / package).rglob("*.py")
+        if re.search(r"^from beside\b|[\"/]shared[\"/]", test.read_text(encoding="utf-8"), re.M)
+    ]
+    assert looking == []

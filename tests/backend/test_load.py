@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 from backend.engines.vllm import VLLM
 from backend.load import parse_load
 
-FIXTURES = Path(__file__).parents[3] / "shared" / "vllm" / "fixtures"
 TEXT = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -58,13 +55,3 @@ def test_other_text(text: bytes) -> None:
 def test_any_text_ends(start: int, end: int, noise: bytes) -> None:
     load = parse_load(TEXT[:start] + noise + TEXT[end:], VLLM, 1.0)
     assert load is None or load.running >= 0
-
-
-def test_a_recorded_scrape() -> None:
-    path = FIXTURES / "metrics_cpu_0.32.0.txt"
-    if not path.exists():
-        pytest.skip("the capture is not here")
-    load = parse_load(path.read_bytes(), VLLM, 1.0)
-    assert load is not None
-    assert (load.running, load.waiting, load.kv_use) == (0, 0, 0)
-    assert load.kv_tokens == 128 * 16384

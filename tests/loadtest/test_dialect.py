@@ -1,161 +1,73 @@
-"""The bytes beside captures of a real vLLM 0.32 (skipped where those are not at hand)."""
-
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 
 from loadtest.replica import dialect
 
-CAPTURES = Path(__file__).parents[3] / "shared" / "vllm" / "fixtures"
-needs_captures = pytest.mark.skipif(not CAPTURES.is_dir(), reason="no captures beside the project")
+
+def read(event):
+    assert event.startswith(b"data: {")
+    assert event.endswith(b"}\n\n")
+    return json.loads(event[6:])
 
 
-def captured(name):
-    """(head lines, events) of one captured answer."""
-    head, _, body = (CAPTURES / f"{name}.bin").read_bytes().partition(b"\r\n\r\n")
-    events = []
-    while body:
-        size, _, body = body.partition(b"\r\n")
-        length = int(size, 16)
-        events.append(body[:length])
-        body = body[length + 2 :]
-    return head.decode().split("\r\n"), [event for event in events if event]
+def test_a_chat_begins_with_a_role_and_ends_with_a_reason():
+    words = dialect.Wording(True, "a", 1, "m", [7, 8], token_ids=True)
+    first = read(words.role_event())
+    assert (first["id"], first["object"], first["created"]) == ("a", "chat.completion.chunk", 1)
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert first["prompt_token_ids"] == [7, 8]
+    last = read(words.token_event("x", 9, 1, "length", 0))
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert last["choices"][0]["token_ids"] == [9]
 
 
-def wording(events, chat=True, **changes):
-    """The wording of ours that should give the captured events."""
-    first = json.loads(events[0][6:])
-    fields = (first["id"], first["created"], first["model"])
-    return dialect.Wording(chat, *fields, **{"prompt_ids": range(125), **changes})
+@pytest.mark.parametrize("chat", [True, False])
+def test_the_halves_are_those_of_a_plain_event(chat):
+    words = dialect.Wording(chat, "a", 1, "m", [7])
+    before, after = words.halves()
+    assert words.plain
+    assert before + b"text" + after == words.token_event("text", 9, 1, None, 0)
 
 
-def said(event):
-    choice = json.loads(event[6:])["choices"][0]
-    return choice["delta"]["content"] if "delta" in choice else choice["text"]
+@pytest.mark.parametrize("chat", [True, False])
+def test_usage_is_an_event_without_choices_or_in_every_event(chat):
+    words = dialect.Wording(chat, "a", 1, "m", range(5), include_usage=True, continuous=True)
+    last = read(words.usage_event(3, 4))
+    assert last["choices"] == []
+    assert (last["usage"]["prompt_tokens"], last["usage"]["total_tokens"]) == (5, 8)
+    assert last["usage"]["prompt_tokens_details"]["cached_tokens"] == 4
+    assert not words.plain
+    assert read(words.token_event("x", 9, 2, None, 0))["usage"]["completion_tokens"] == 2
 
 
-def stream(words, texts, ids=None):
-    """All token events of an answer that ends by length."""
-    ids = ids or [0] * len(texts)
-    events = [words.role_event()] if words.chat else []
-    for number, text in enumerate(texts, 1):
-        reason = "length" if number == len(texts) else None
-        events.append(words.token_event(text, ids[number - 1], number, reason, 0))
-    return events
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_whole_answer(chat):
+    words = dialect.Wording(chat, "a", 1, "m", [7, 8])
+    answer = json.loads(words.document("said", [9], 1, "stop"))
+    choice = answer["choices"][0]
+    assert (choice["message"]["content"] if chat else choice["text"]) == "said"
+    assert choice["finish_reason"] == "stop"
+    assert answer["usage"]["total_tokens"] == 3
 
 
-def without_metrics(event):
-    return re.sub(rb',"metrics":\{[^}]*\}', b"", event)
+def test_a_head_has_a_length_or_chunks():
+    assert b"\r\ntransfer-encoding: chunked\r\n\r\n" in dialect.head(200, dialect.EVENT_STREAM)
+    whole = dialect.head(404, length=5)
+    assert whole.startswith(b"HTTP/1.1 404 Not Found\r\n")
+    assert b"content-length: 5\r\n" in whole
+    assert b"transfer-encoding" not in whole
+    assert dialect.chunk(b"x" * 17) == b"11\r\n" + b"x" * 17 + b"\r\n"
 
 
-@needs_captures
-def test_a_chat_stream():
-    _, events = captured("sse_chat")
-    assert [*stream(wording(events), map_said(events[1:-1])), dialect.DONE] == events
-
-
-def map_said(events):
-    return [said(event) for event in events]
-
-
-@needs_captures
-def test_a_chat_stream_with_usage():
-    _, events = captured("sse_chat_usage")
-    words = wording(events, include_usage=True)
-    ours = [*stream(words, map_said(events[1:-2])), words.usage_event(5, 96), dialect.DONE]
-    assert ours == [without_metrics(event) for event in events]
-
-
-@needs_captures
-def test_a_chat_stream_with_continuous_usage():
-    _, events = captured("sse_chat_continuous_usage")
-    words = wording(events, include_usage=True, continuous=True)
-    ours = [*stream(words, map_said(events[1:-2])), words.usage_event(5, 96), dialect.DONE]
-    assert ours == [without_metrics(event) for event in events]
-
-
-@needs_captures
-def test_a_chat_stream_with_token_ids():
-    _, events = captured("sse_chat_token_ids")
-    documents = [json.loads(event[6:]) for event in events[:-1]]
-    ids = [document["choices"][0]["token_ids"][0] for document in documents[1:]]
-    words = wording(events, token_ids=True, prompt_ids=documents[0]["prompt_token_ids"])
-    assert [*stream(words, map_said(events[1:-1]), ids), dialect.DONE] == events
-
-
-@needs_captures
-def test_a_completion_stream():
-    _, events = captured("sse_completion")
-    words = wording(events, chat=False, include_usage=True, prompt_ids=range(2))
-    ours = [*stream(words, map_said(events[:-2])), words.usage_event(3, 0), dialect.DONE]
-    assert ours == [without_metrics(event) for event in events]
-
-
-@needs_captures
-def test_the_fast_path_says_the_same():
-    for name, chat in (("sse_chat", True), ("sse_completion", False)):
-        _, events = captured(name)
-        before, after = wording(events, chat).halves()
-        assert before + said(events[1]).encode() + after == events[1]
-
-
-@needs_captures
-def test_heads():
-    lines, _ = captured("sse_chat")
-    ours = dialect.head(200, dialect.EVENT_STREAM, None, lines[1][6:])
-    shown = [line for line in lines if not line.startswith(("x-request-id", "connection"))]
-    assert ours.decode().split("\r\n")[:-2] == shown
-
-
-def key_tree(value):
-    if isinstance(value, dict):
-        return [(key, key_tree(inner)) for key, inner in value.items()]
-    if isinstance(value, list):
-        return [key_tree(value[0])] if value and isinstance(value[0], dict) else "list or null"
-    return None
-
-
-def body_of(name):
-    return json.loads((CAPTURES / f"{name}.bin").read_bytes().partition(b"\r\n\r\n")[2])
-
-
-@needs_captures
-@pytest.mark.parametrize(("name", "chat"), [("json_chat", True), ("json_completion", False)])
-def test_whole_answers(name, chat):
-    theirs = body_of(name)
-    theirs.pop("metrics")
-    words = dialect.Wording(
-        chat, theirs["id"], theirs["created"], theirs["model"], [1], token_ids=chat
-    )
-    ours = json.loads(words.document("x", [1], 0, "length"))
-    assert key_tree(ours) == key_tree(theirs)
-
-
-@needs_captures
-def test_errors():
-    assert dialect.no_such_model("nope", "tiny-qwen3") == body_of("err_model")
-    assert dialect.too_long(1025, 1024, exact=False) == body_of("err_toolong")
-    assert dialect.too_long(1500, 1024, exact=True) == body_of("err_comp_toolong")
-    busy = (CAPTURES / "err_503_overload.json").read_bytes()
-    assert dialect.compact(dialect.error(503)).encode() == busy
-    overload = (CAPTURES / "sse_overload_error_in_200.bin").read_bytes()
-    assert dialect.error_event(503) + dialect.DONE == overload
-    killed = (CAPTURES / "sse_engine_killed.bin").read_bytes()
-    assert killed.endswith(
-        b"".join(map(dialect.chunk, (dialect.error_event(500), dialect.DONE))) + dialect.LAST_CHUNK
-    )
-    comments = (CAPTURES / "sse_keepalive_comments.bin").read_bytes()
-    assert dialect.chunk(dialect.COMMENT) in comments
-
-
-@needs_captures
-def test_the_model_card():
-    ours = dialect.model_card("tiny-qwen3", 1024, 1)
-    assert key_tree(ours) == key_tree(body_of("json_models"))
+def test_errors_name_their_code():
+    assert read(dialect.error_event(503))["error"]["code"] == 503
+    assert dialect.error(429, "slow")["error"]["message"] == "slow"
+    assert dialect.no_such_model("nope", "m")["error"]["param"] == "model"
+    assert "at least 7 input tokens" in dialect.too_long(7, 5, exact=False)["error"]["message"]
+    assert "contains 7 input tokens" in dialect.too_long(7, 5, exact=True)["error"]["message"]
 
 
 def test_text_is_escaped_as_json():

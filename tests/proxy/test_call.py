@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,9 +9,6 @@ from hypothesis import strategies as st
 
 from core.errors import BadRequest
 from proxy.call import Call, parse_call
-
-CORPORA = Path(__file__).parents[3] / "shared" / "corpora"
-SUITE = sorted((CORPORA / "json").rglob("*.json"))
 
 
 def body(**fields: Any) -> bytes:
@@ -236,34 +231,3 @@ def test_any_value_of_a_known_field_is_taken_or_refused(document: dict[str, Any]
         assert call.param is not None
     else:
         assert orjson.loads(call.upstream_body("real", "salt"))["model"] == "real"
-
-
-# --- corpora
-
-
-@pytest.mark.skipif(not SUITE, reason="no JSON test suite at hand")
-def test_the_json_test_suite() -> None:
-    names = Counter(path.name[:2] for path in SUITE)
-    assert names["n_"] > 100
-    assert names["y_"] > 50
-    for path in SUITE:
-        data = path.read_bytes()
-        assert isinstance(outcome(data), BadRequest), path  # none of them names a model
-        wrapped = b'{"model":"m","x":' + data + b"}"
-        call = outcome(wrapped)
-        if isinstance(call, BadRequest):
-            assert not path.name.startswith("y_"), path
-            assert call.reason == "invalid_json"
-        else:
-            assert not path.name.startswith("n_"), path
-            assert orjson.loads(call.upstream_body("m", "")) == orjson.loads(wrapped)
-
-
-@pytest.mark.skipif(not (CORPORA / "blns").exists(), reason="no list of naughty strings at hand")
-def test_naughty_strings() -> None:
-    strings = orjson.loads((CORPORA / "blns" / "blns.json").read_bytes())
-    assert len(strings) > 400
-    for text in strings:
-        document = {"model": text or "m", "messages": [{"role": "user", "content": text}], text: 1}
-        forwarded = sent(orjson.dumps(document))
-        assert forwarded == {**document, "model": "real"}

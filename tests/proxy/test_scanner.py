@@ -1,54 +1,14 @@
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterable
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scanning import Collected, scan
 from sse import CONTENT, DONE, ERROR, PLACES, USAGE, Event, cut, streams
 
-from proxy.scanner import EventScanner, error_in, event_data, first_event_end
+from proxy.scanner import error_in, event_data, first_event_end
 
-SHARED = Path(__file__).parents[3] / "shared"
 BOM = b"\xef\xbb\xbf"
-
-
-class Collected:
-    """What a scanner passed on: `out`, and after the terminator by its other door."""
-
-    def __init__(self, *, strip: bool) -> None:
-        self.out = b""
-        self.scanner = EventScanner(self._write, self._end, strip_usage=strip)
-
-    def push(self, data: bytes) -> bytes:
-        """What came out of this push."""
-        before = len(self.out)
-        self.scanner.push(data)
-        return self.out[before:]
-
-    def _write(self, data: bytes) -> None:
-        assert data
-        assert not self.scanner.terminated
-        self.out += data
-
-    def _end(self, data: bytes) -> None:
-        assert self.scanner.terminated
-        self.out += data
-
-
-def scan(
-    pieces: Iterable[bytes], *, strip: bool, finish: bool = True
-) -> tuple[bytes, EventScanner]:
-    collected = Collected(strip=strip)
-    for piece in pieces:
-        passed = collected.push(piece)
-        if not strip:
-            assert passed == piece
-    scanner = collected.scanner
-    return collected.out + (scanner.finish() if finish else b""), scanner
 
 
 def joined(events: list[Event]) -> bytes:
@@ -281,67 +241,6 @@ def test_first_event_end(data: bytes, end: int) -> None:
 )
 def test_error_in(data: bytes, error: object) -> None:
     assert error_in(data) == error
-
-
-# --- recorded streams and other people's cases
-
-
-def recorded() -> list[Path]:
-    folder = SHARED / "vllm" / "fixtures"
-    return sorted([*folder.glob("sse_*.bin"), *folder.glob("rust/sse_*.bin")])
-
-
-def body_of(capture: bytes) -> bytes:
-    """The body of a recorded response, its chunks joined."""
-    head, _, data = capture.partition(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1"):
-        return capture
-    body = b""
-    while match := re.match(rb"([0-9a-f]+)\r\n", data):
-        start, size = match.end(), int(match[1], 16)
-        body += data[start : start + size]
-        data = data[start + size + 2 :]
-    return body
-
-
-@pytest.mark.skipif(not recorded(), reason="no recorded streams at hand")
-def test_recorded_streams() -> None:
-    for path in recorded():
-        body = body_of(path.read_bytes())
-        usage = re.findall(rb'data: \{[^\n]*"choices":\[\],"usage":\{[^\n]*\n\n', body)
-        for step in (1, 7, 100, 1000, 100_000):
-            pieces = cut(body, list(range(0, len(body), step)))
-            plain, seen = scan(pieces, strip=False)
-            stripped, also = scan(pieces, strip=True)
-            assert plain == body, path
-            assert stripped == body.replace(usage[0], b"") if usage else stripped == body, path
-            assert (seen.events, seen.usage, seen.terminated) == (
-                also.events,
-                also.usage,
-                also.terminated,
-            )
-            assert seen.terminated == (b"data: [DONE]\n\n" in body), path
-            assert (seen.error is not None) == (b'data: {"error"' in body), path
-
-
-def literals() -> list[bytes]:
-    """The streams in the test sources of another parser, from their string literals."""
-    folder = SHARED / "corpora" / "eventsource-parser" / "test"
-    found = []
-    for path in sorted(folder.glob("*.ts")):
-        for text in re.findall(r"'(?:[^'\\\n]|\\.)*'", path.read_text("utf-8")):
-            if "\\n" in text or "\\r" in text:
-                found.append(ast.literal_eval(text).encode("utf-8", "surrogatepass"))
-    return found
-
-
-@pytest.mark.skipif(not literals(), reason="no other parser's cases at hand")
-def test_streams_of_another_parser() -> None:
-    everything = b"".join(literals())
-    for data in [*literals(), everything]:
-        for strip in (False, True):
-            assert scan([data], strip=strip)[0] == data
-            assert scan([bytes([byte]) for byte in data], strip=strip)[0] == data
 
 
 def _delta(text: bytes, after: bytes = b"}]}") -> bytes:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from core.replica import Load, Replica
-
-SHARED = Path(__file__).parents[3] / "shared"
 
 TEMPLATE = (
     "{%- if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}{% endfor %}\n{% endif %}"
@@ -50,26 +46,6 @@ def small_template(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("template") / "template.jinja"
     path.write_text(TEMPLATE)
     return str(path)
-
-
-@pytest.fixture
-def shared() -> Callable[[str], str]:
-    """The path of a file beside the project; skips where it is not there."""
-
-    def find(name: str) -> str:
-        path = SHARED / name
-        if not path.exists():
-            pytest.skip(f"{name} is not at hand")
-        return str(path)
-
-    return find
-
-
-@pytest.fixture
-def qwen_template(shared: Callable[[str], str]) -> str:
-    path = shared("tokenizers/qwen3.tokenizer_config.json")
-    template: str = json.loads(Path(path).read_text())["chat_template"]
-    return template
 
 
 class StillFleet:

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import array
 import json
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,46 +110,6 @@ def test_faults_on_the_short_way(by_format: ServedModel) -> None:
         assert short.value.param == long.value.param
 
 
-def recorded(text: str) -> list[int]:
-    found = re.search(r'"(?:prompt_token_ids|token_ids|tokens)":(\[[\d,]+\])', text)
-    assert found is not None
-    ids: list[int] = json.loads(found.group(1))
-    return ids
-
-
-def test_the_ids_are_those_a_real_engine_reported(
-    shared: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = ModelConfig(
-        name="m",
-        tokenizer=FilePath(shared("tokenizers/qwen3.tokenizer.json")),
-        chat_template=FilePath(shared("tokenizers/qwen3.tokenizer_config.json")),
-        template_engine="minijinja",
-    )
-    model = ServedModel(config, 16)
-    encoded: list[bytes] = []
-
-    def spy(data: bytes, block_tokens: int, start: int) -> list[int]:
-        encoded.append(data)
-        return []
-
-    monkeypatch.setattr("routing.served_model.chain", spy)
-    for name in (
-        "json_tokenize_chat",
-        "json_tokenize_chat_nogen",
-        "json_render_chat",
-        "sse_chat_token_ids",
-        "sse_chat_tools",
-    ):
-        answer = Path(shared(f"vllm/fixtures/{name}.bin")).read_text()
-        request = json.loads(Path(shared(f"vllm/fixtures/{name}.json")).read_text())["request"]
-        doc = json.loads(request.partition("\r\n\r\n")[2])
-        ids = recorded(answer)
-        encoded.clear()
-        assert model.chat(doc, 1, patient=False).length == len(ids)
-        assert array.array("I", encoded[0]).tolist() == ids, name
-
-
 def test_a_chat_is_rendered_and_counted(exact: ServedModel) -> None:
     prompt = chat(exact, {"messages": HELLO})
     ids = exact.completion({"prompt": "<|user|>the quick brown fox<|end|><|assistant|>"}, 1)
@@ -168,8 +126,8 @@ def test_turns_extend_the_chain(exact: ServedModel, bare: ServedModel) -> None:
         after = chat(model, {"messages": messages})
         assert len(after.blocks) > len(before.blocks) > 1
         # An estimate sees a message's end as text, so its last block may differ.
-        shared = len(before.blocks)
-        assert after.blocks[:shared] == before.blocks
+        common = len(before.blocks)
+        assert after.blocks[:common] == before.blocks
 
 
 def test_another_start_shares_nothing(exact: ServedModel) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 from core.errors import BadRequest, ConfigError
 from core.section import FilePath
 from routing.config import ModelConfig
-from routing.messages import dump_tools, normalise
-from routing.samples import chats
 from routing.template import ChatTemplate, load_template
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -47,42 +44,6 @@ def test_jinja2_is_used_where_they_differ(source: str, caplog: pytest.LogCapture
     assert "rendered by jinja2" in caplog.text
     with pytest.raises(ConfigError, match="template_engine: auto"):
         template(source, template_engine="minijinja")
-
-
-def test_both_engines_render_qwen_alike(qwen_template: str) -> None:
-    fast = template(qwen_template)
-    slow = template(qwen_template, template_engine="jinja2")
-    assert fast.engine == "minijinja"
-    assert not fast.as_parts
-    rendered = set()
-    for messages, tools in chats(as_parts=False):
-        for options in ({}, {"chat_template_kwargs": {"enable_thinking": False}}):
-            texts = []
-            for engine, patient in ((fast, False), (slow, False), (slow, True)):
-                try:
-                    texts.append(engine.render(messages, tools, options, patient=patient))
-                except BadRequest:
-                    texts.append("refused")
-            assert texts[0] == texts[1] == texts[2]
-            rendered.add(texts[0])
-    assert len(rendered) > 100
-
-
-def test_a_recorded_engine_prompt_is_reproduced(
-    qwen_template: str, shared: Callable[[str], str]
-) -> None:
-    """The text of the prompt that vLLM reported token by token for this request."""
-    request = json.loads(Path(shared("vllm/fixtures/req/chat_tools.json")).read_text())
-    messages = normalise(request["messages"], as_parts=False, developer=False).messages
-    text = template(qwen_template).render(messages, dump_tools(request["tools"]), request)
-    tool = (
-        '{"type": "function", "function": {"name": "get_weather", "description": "d", '
-        '"parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}'
-    )
-    assert f"<tools>\n{tool}\n</tools>" in text
-    assert text.endswith(
-        "<|im_start|>user\nHello, tell me about paging.<|im_end|>\n<|im_start|>assistant\n"
-    )
 
 
 def test_special_tokens_and_options_reach_the_template() -> None:
