@@ -48,11 +48,22 @@ def load(path: str, section: type[T]) -> T:
 
     Raises ConfigError with one line for each problem.
     """
+    return parse(read(path), path, section)
+
+
+def read(path: str) -> bytes:
+    """The file as it stands. Raises ConfigError."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+
+
+def parse(data: bytes, path: str, section: type[T]) -> T:
+    """As `load`, of what was read from `path` before."""
+    try:
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration {path} is not UTF-8 text") from error
     return convert(document.parse(text), section, os.path.dirname(os.path.abspath(path)))

@@ -35,8 +35,9 @@ from proxy.listener import Listener
 from proxy.observe import Observer
 from proxy.pipeline import Pipeline, Services
 from proxy.serve.admin import start_admin
-from proxy.serve.config import Config
+from proxy.serve.config import Config, parse_config
 from proxy.serve.logs import set_up_logging
+from proxy.serve.reload import static_changes
 from proxy.sockets import Sockets, connection_limit
 from proxy.tls import server_context
 from ratelimit.config import LimitsConfig
@@ -49,22 +50,56 @@ _BEAT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """What the processes share, whatever the configuration says: made once, before the first fork,
+    and never replaced. `started`: Unix seconds. `secret`: seeds block hashes unless one is set."""
+
+    started: int
+    metrics_board: MetricsBoard
+    states: StateBoard
+    key_board: Board
+    secret: bytes
+
+    @classmethod
+    def make(cls, workers: int) -> Shared:
+        return cls(
+            started=int(time.time()),
+            metrics_board=MetricsBoard(workers),
+            states=StateBoard(workers),
+            key_board=Board(),
+            secret=os.urandom(32),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """What workers share: made once, before the fork."""
+    """What the workers share of one configuration. `generation` counts from 1, by one for each
+    `prepare` that had a `previous`."""
 
     config: Config
-    started: int
+    generation: int
+    shared: Shared
     tls: ssl.SSLContext | None
     upstream_tls: dict[str, ssl.SSLContext]
     prompter: Prompter
-    key_board: Board | None
-    metrics_board: MetricsBoard
-    states: StateBoard
 
 
-def prepare(config: Config) -> Prepared:
-    """Build what the workers share. Raises ConfigError; binds nothing and starts nothing."""
+def prepare(
+    config: Config, shared: Shared | None = None, previous: Prepared | None = None
+) -> Prepared:
+    """Build what workers forked from now on share. Binds nothing and starts nothing.
+
+    `previous`: what was prepared before. What has not changed is taken from there (tokenizers,
+    templates and TLS contexts whose settings and files are the same), and so is `shared`, which
+    without either is made. Raises ConfigError, in the words of `headrace check`, also when a
+    static setting differs from `previous`; nothing is changed then. The caller puts the result in
+    the place of `previous` once every worker has committed.
+    """
     now = datetime.now(UTC)
+    if previous is not None:
+        shared = previous.shared
+        if faults := static_changes(previous.config, config):
+            raise ConfigError("\n".join(faults))
     tls = None
     if config.listen.tls != "off":
         with _at("$.listen.tls"):
@@ -73,17 +108,13 @@ def prepare(config: Config) -> Prepared:
         prompter = Prompter(config.models, config.routing)
     with _at("$.replicas"):
         upstream_tls = build_contexts(config.replicas)
-    board = None if config.auth == "none" else Board()
-    metrics_board = MetricsBoard(config.workers)
     prepared = Prepared(
         config=config,
-        started=int(now.timestamp()),
+        generation=1 if previous is None else previous.generation + 1,
+        shared=shared or Shared.make(config.workers),
         tls=tls,
         upstream_tls=upstream_tls,
         prompter=prompter,
-        key_board=board,
-        metrics_board=metrics_board,
-        states=StateBoard(config.workers),
     )
     _build_all(prepared)
     return prepared
@@ -117,7 +148,7 @@ def _authenticator(prepared: Prepared, metrics: Metrics) -> Authenticator | Anon
     auth = prepared.config.auth
     if auth == "none":
         return AnonymousAuthenticator()
-    return Authenticator(auth, metrics, prepared.key_board)
+    return Authenticator(auth, metrics, prepared.shared.key_board)
 
 
 class Worker:
@@ -125,11 +156,12 @@ class Worker:
 
     def __init__(self, prepared: Prepared, index: int) -> None:
         config = prepared.config
-        metrics = prepared.metrics_board.for_worker(index)
+        metrics = prepared.shared.metrics_board.for_worker(index)
         clock = time.monotonic
         self._prepared = prepared
+        self._staged: Prepared | None = None
         self.metrics = metrics
-        self._state = prepared.states.for_worker(index)
+        self._state = prepared.shared.states.for_worker(index)
         self._watchdog = Watchdog()
         prepared.prompter.use_metrics(metrics)
         self._authenticator = _authenticator(prepared, metrics)
@@ -159,7 +191,7 @@ class Worker:
         pipeline = Pipeline(
             Services(
                 authenticator=self._authenticator,
-                catalog=Catalog(config.models, prepared.started),
+                catalog=Catalog(config.models, prepared.shared.started),
                 prompter=prepared.prompter,
                 limiter=self._limiter,
                 dispatcher=dispatcher,
@@ -196,9 +228,9 @@ class Worker:
             if sockets.admin is not None:
                 admin = await start_admin(
                     sockets.admin.socket,
-                    metrics=self._prepared.metrics_board,
+                    metrics=self._prepared.shared.metrics_board,
                     reasons=self._report,
-                    states=self._prepared.states,
+                    states=self._prepared.shared.states,
                 )
                 stack.push_async_callback(admin.close)
             for bound in sockets.listen:
@@ -210,6 +242,29 @@ class Worker:
             beat.cancel()
             self._state.publish(WorkerState.DRAINING, os.getpid(), time.monotonic())
             await self._listener.drain(self._prepared.config.drain_s)
+
+    # --- a new configuration, in three steps, so that all workers take it or none
+
+    async def stage(self, text: bytes, path: str) -> None:
+        """Make a new configuration ready to be used: `text`, as it was read from `path`.
+
+        Parses and validates it, builds everything that can fail, starts what needs time (key sets,
+        probes) and waits for that a while. No effect on requests. Raises ConfigError, in the words
+        of `headrace check`, and is then as before. What was staged earlier is dropped.
+        """
+        config = parse_config(text, path)
+        self._staged = prepare(config, previous=self._prepared)
+
+    def commit(self) -> None:
+        """Use what was staged: for every exchange that begins from now on, at once. Those in
+        flight end with what they began with. Raises nothing. Without anything staged, nothing
+        happens."""
+        if self._staged is not None:
+            self._prepared, self._staged = self._staged, None
+
+    def drop(self) -> None:
+        """Forget what was staged, if anything: another worker could not."""
+        self._staged = None
 
     def _report(self) -> list[str]:
         """Why this worker cannot serve. Publishes its state, so that any worker can answer for

@@ -48,8 +48,8 @@ def serve(arguments: argparse.Namespace) -> int:
         await app.serve(prepared, sockets, index, stop, ready)
 
     def on_death(index: int) -> None:
-        prepared.metrics_board.fold(index)
-        prepared.states.for_worker(index).clear()
+        prepared.shared.metrics_board.fold(index)
+        prepared.shared.states.for_worker(index).clear()
 
     return Supervisor(
         work,

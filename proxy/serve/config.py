@@ -11,7 +11,8 @@ from msgspec import Meta
 from auth.config import AuthConfig
 from backend.config import ReplicaConfig, UpstreamConfig
 from core.describe import did_you_mean
-from core.loading import load
+from core.errors import ConfigError
+from core.loading import load, parse
 from core.section import Contradictions, Section
 from proxy.config import (
     AccessTarget,
@@ -24,6 +25,7 @@ from proxy.config import (
     LogConfig,
     TlsConfig,
 )
+from proxy.serve.references import missing_references
 from ratelimit.config import LimitsConfig
 from routing.config import ModelConfig, RoutingConfig
 
@@ -39,6 +41,7 @@ __all__ = [
     "LogConfig",
     "TlsConfig",
     "load_config",
+    "parse_config",
     "warnings",
 ]
 
@@ -79,6 +82,15 @@ class Config(Section):
 def load_config(path: str) -> Config:
     """Raises ConfigError with one line for each problem."""
     return load(path, Config)
+
+
+def parse_config(data: bytes, path: str) -> Config:
+    """As `load_config`, of what was read from `path` before, and with everything there that it
+    points at: files that can be read, secrets that can be revealed."""
+    config = parse(data, path, Config)
+    if faults := list(missing_references(config)):
+        raise ConfigError("\n".join(faults))
+    return config
 
 
 def warnings(config: Config) -> list[str]:

@@ -1,0 +1,39 @@
+"""Two configurations compared: what a running gateway cannot take over. Pure.
+
+Static is what was settled before the workers were forked: sockets, their number, and whether the
+sockets speak TLS. Everything else is dynamic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from proxy.config import AdminConfig
+from proxy.serve.config import Config
+
+_RESTART = "it needs a restart (or put the old value back)"
+
+
+def static_changes(old: Config, new: Config) -> list[str]:
+    """A sentence for each changed setting that only a restart can change."""
+    return [f"{path}: {what}; {_RESTART}" for path, what in _changes(old, new)]
+
+
+def _changes(old: Config, new: Config) -> Iterator[tuple[str, str]]:
+    if set(old.listen.addresses) != set(new.listen.addresses):
+        yield "$.listen.addresses", f"was {_list(old)} and is {_list(new)}"
+    tls = ["off" if config.listen.tls == "off" else "on" for config in (old, new)]
+    if tls[0] != tls[1]:
+        yield "$.listen.tls", f"was {tls[0]} and is {tls[1]}"
+    if old.admin != new.admin:
+        yield "$.admin.address", f"was {_place(old.admin)} and is {_place(new.admin)}"
+    if old.workers != new.workers:
+        yield "$.workers", f"was {old.workers} and is {new.workers}"
+
+
+def _list(config: Config) -> str:
+    return ", ".join(config.listen.addresses)
+
+
+def _place(admin: AdminConfig | None) -> str:
+    return "not given" if admin is None else admin.address
