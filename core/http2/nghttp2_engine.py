@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 
 import ngh2
@@ -10,7 +9,7 @@ from ngh2 import events
 
 from core.exchange import Header
 from core.http2.engine import UNLIMITED, EngineOptions, ErrorCode, Http2Handler, Setting
-from core.http2.frames import goaway_frame
+from core.http2.frames import announced, goaway_frame, settings_of
 
 _MANY_HEADERS = 1024  # fields of one block; the handler refuses less politely long before
 _ROUND_ROBIN = ngh2.Priority(urgency=3, incremental=True)
@@ -24,7 +23,6 @@ class Nghttp2Engine:
     def __init__(self, handler: Http2Handler, options: EngineOptions) -> None:
         self.over = False
         self._handler = handler
-        self._server = options.role == "server"
         self._settings_came = False
         self._max_streams = 100  # until the peer's settings say otherwise
         self._last_words = b""  # what is sent after libnghttp2 gave the connection up
@@ -46,22 +44,12 @@ class Nghttp2Engine:
         self._data_to_send = connection.data_to_send
         self._events = connection.events
         self._queued = connection.queued_body_size
-        connection.initiate_connection(_settings(options))
+        connection.initiate_connection(settings_of(options))
         connection.set_local_window_size(options.connection_window)
-        self._first = self._first_frames(options)
+        self._first = announced(self._data_to_send(), options)
 
     def __repr__(self) -> str:
         return f"<Nghttp2Engine {len(self._blocked)} blocked over={self.over}>"
-
-    def _first_frames(self, options: EngineOptions) -> bytes:
-        """libnghttp2 ends a connection with one stream too many. RFC 9113 section 5.1.2 wants
-        that stream refused, so it believes that twice as many were announced."""
-        first = self._data_to_send()
-        if self._server:
-            believed = struct.pack(">HI", Setting.MAX_CONCURRENT_STREAMS, 2 * options.max_streams)
-            told = struct.pack(">HI", Setting.MAX_CONCURRENT_STREAMS, options.max_streams)
-            first = first.replace(believed, told, 1)
-        return first
 
     def receive(self, data: bytes) -> None:
         if self.over or self._last_words:
@@ -252,16 +240,3 @@ _TELL: dict[type, Callable[..., None]] = {
     events.GoAwayReceived: Nghttp2Engine._on_goaway,
     events.ConnectionClosed: Nghttp2Engine._on_over,
 }
-
-
-def _settings(options: EngineOptions) -> dict[int, int]:
-    settings: dict[int, int] = {
-        Setting.INITIAL_WINDOW_SIZE: options.stream_window,
-        Setting.MAX_HEADER_LIST_SIZE: options.max_header_bytes,
-    }
-    if options.role == "client":
-        settings[Setting.ENABLE_PUSH] = 0
-    else:
-        settings[Setting.MAX_CONCURRENT_STREAMS] = 2 * options.max_streams
-        settings[Setting.NO_RFC7540_PRIORITIES] = 1
-    return settings

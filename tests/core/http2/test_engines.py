@@ -10,7 +10,7 @@ from http2_pair import OK, REQUEST, Pair
 from core.http2.engine import UNLIMITED, EngineOptions, ErrorCode
 from core.http2.engines import EngineName
 
-NAMES: list[EngineName] = ["nghttp2"]
+NAMES: list[EngineName] = ["nghttp2", "h2"]
 
 
 @pytest.fixture(params=list(itertools.product(NAMES, NAMES)), ids="-".join)
