@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,28 @@ from routing.prompter import Prompter
 from routing.served_model import ServedModel
 
 
-@pytest.fixture
-def metrics() -> Metrics:
-    return Metrics.private()
+@pytest.fixture(scope="module")
+def make_prompter(small_tokenizer: str, small_template: str) -> Callable[[Metrics], Prompter]:
+    def make(metrics: Metrics) -> Prompter:
+        models = [
+            ModelConfig(
+                name="m",
+                aliases=("alias",),
+                tokenizer=FilePath(small_tokenizer),
+                chat_template=FilePath(small_template),
+                max_model_len=10,
+            ),
+            ModelConfig(name="bare"),
+        ]
+        return Prompter(models, RoutingConfig(), metrics)
+
+    return make
 
 
-@pytest.fixture
-def prompter(small_tokenizer: str, small_template: str, metrics: Metrics) -> Any:
-    models = [
-        ModelConfig(
-            name="m",
-            aliases=("alias",),
-            tokenizer=FilePath(small_tokenizer),
-            chat_template=FilePath(small_template),
-            max_model_len=10,
-        ),
-        ModelConfig(name="bare"),
-    ]
-    made = Prompter(models, RoutingConfig(), metrics)
+@pytest.fixture(scope="module")
+def prompter(make_prompter: Callable[[Metrics], Prompter]) -> Iterator[Prompter]:
+    """One for all, as it takes long to make; nothing of it but its threads changes."""
+    made = make_prompter(Metrics.private())
     yield made
     made.close()
 
@@ -41,7 +46,11 @@ def user(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
 
 
-async def test_prompts_are_counted_by_exactness(prompter: Prompter, metrics: Metrics) -> None:
+async def test_prompts_are_counted_by_exactness(
+    make_prompter: Callable[[Metrics], Prompter],
+) -> None:
+    metrics = Metrics.private()
+    prompter = make_prompter(metrics)
     await prompter.chat("m", user("the"), "")
     await prompter.completion("m", {"prompt": "the"}, "")
     await prompter.chat("bare", user("the"), "")
@@ -98,12 +107,15 @@ async def test_large_prompts_leave_the_loops_thread(
     assert prompt == expected
 
 
-async def test_large_completions_too(prompter: Prompter) -> None:
+async def test_large_completions_too(small_tokenizer: str) -> None:
+    models = [ModelConfig(name="m", tokenizer=FilePath(small_tokenizer))]
+    prompter = Prompter(models, RoutingConfig())
     small = await prompter.completion("m", {"prompt": [1, 2]}, "")
     assert prompter._threads is None
     large = await prompter.completion("m", {"prompt": [1, 2] * 5000}, "")
     assert prompter._threads is not None
     assert (small.length, large.length) == (2, 10_000)
+    prompter.close()
 
 
 async def test_faults_in_large_prompts_come_back(prompter: Prompter) -> None:

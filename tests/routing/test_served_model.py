@@ -42,7 +42,7 @@ def chat(model: ServedModel, doc: dict[str, Any], start: int = 1) -> Prompt:
     return prompt
 
 
-@pytest.fixture(params=["string", "openai"])
+@pytest.fixture(scope="module", params=["string", "openai"])
 def by_format(
     request: pytest.FixtureRequest, small_tokenizer: str, small_template: str
 ) -> ServedModel:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from pathlib import Path
@@ -19,7 +20,9 @@ CHATML = (
 )
 
 
+@functools.cache
 def template(source: str, **config: Any) -> ChatTemplate:
+    """Made once for each source, as the engines are compared; rendering changes nothing of it."""
     return ChatTemplate(source, {"bos_token": "<s>"}, ModelConfig(name="m", **config))
 
 
