@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from backend.address import Address, parse_address
+from core.http2.engines import EngineName
 from core.replica import Replica
 from core.section import Contradictions, FilePath, Secret, Section
 
@@ -14,6 +15,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
+Wire = Literal["http1", "h2", "auto"]
 Path = Annotated[str, Meta(pattern=r"^/[\x21-\x7e]*$")]
 
 
@@ -38,10 +40,15 @@ class ReplicaTlsConfig(Section):
 
 
 class ReplicaConfig(Section):
-    """One model server. `id` (default `host:port`) names it in logs and metrics."""
+    """One model server. `id` (default `host:port`) names it in logs and metrics.
+
+    `protocol`: `auto` is what the TLS handshake (ALPN) agrees on, HTTP/2 if the replica offers it,
+    and HTTP/1.1 in the clear; `h2` in the clear is HTTP/2 without asking (prior knowledge).
+    """
 
     url: str
     model: str
+    protocol: Wire = "auto"
     id: Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
     weight: Annotated[float, Meta(gt=0)] = 1.0
     max_in_flight: Positive | None = None
@@ -104,12 +111,14 @@ class PoolConfig(Section):
     """Connections kept for reuse, for each replica.
 
     `max_idle_s` must stay below the replica's keep-alive time (vLLM: 5 s). `warm` connections
-    are kept open even when nothing is asked.
+    are kept open even when nothing is asked. An HTTP/2 connection that is silent for `ping_s` is
+    asked by a PING, and given up when that is not answered for as long again.
     """
 
     max_idle_s: Seconds = 4.0
     max_idle: Count = 256
     warm: Count = 1
+    ping_s: Annotated[float, Meta(ge=1)] = 5.0
 
     def __post_init__(self) -> None:
         if self.warm > self.max_idle:
@@ -156,5 +165,6 @@ class UpstreamConfig(Section):
     retries: RetriesConfig = RetriesConfig()
     pool: PoolConfig = PoolConfig()
     health: HealthConfig = HealthConfig()
+    http2_engine: EngineName = "nghttp2"
     active_health: bool = True
     metrics: ScrapeConfig | Literal["off"] = ScrapeConfig()

@@ -10,7 +10,8 @@ import asyncio
 import errno
 import socket
 import ssl
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
 
 from backend.address import Address
 from backend.config import TimeoutsConfig
@@ -22,17 +23,38 @@ REFUSED = "upstream_refused"
 P = TypeVar("P", bound=asyncio.Protocol)
 
 
+class _Chooser(asyncio.Protocol, Generic[P]):
+    """Stands in until the handshake has told what to speak. `chosen` is None when the server does
+    not speak what is wanted."""
+
+    def __init__(self, choose: Callable[[str | None], P | None]) -> None:
+        self._choose = choose
+        self.chosen: P | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        made = cast(asyncio.Transport, transport)
+        tls = made.get_extra_info("ssl_object")
+        self.chosen = self._choose(tls.selected_alpn_protocol() if tls is not None else None)
+        if self.chosen is None:
+            made.abort()
+        else:
+            made.set_protocol(self.chosen)
+            self.chosen.connection_made(made)
+
+
 async def dial(
     address: Address,
     timeouts: TimeoutsConfig,
-    protocol: P,
+    choose: Callable[[str | None], P | None],
     context: ssl.SSLContext | None,
     server_name: str | None,
 ) -> P:
-    """`protocol`, connected. Closes everything when it fails or is cancelled.
+    """The protocol that `choose` made for the outcome of ALPN (None: there was none), connected.
+    Closes everything when it fails or is cancelled.
 
     Raises UpstreamUnreachable or UpstreamTimeout (`phase` connect or tls).
     """
+    chooser = _Chooser(choose)
     sock = await _connect_in_time(address, timeouts.connect_s)
     loop = asyncio.get_running_loop()
     options: dict[str, Any] = {}
@@ -47,9 +69,9 @@ async def dial(
     try:
         async with asyncio.timeout(timeouts.tls_s):
             if address.path:
-                await loop.create_unix_connection(lambda: protocol, sock=sock)
+                await loop.create_unix_connection(lambda: chooser, sock=sock)
             else:
-                await loop.create_connection(lambda: protocol, sock=sock, **options)
+                await loop.create_connection(lambda: chooser, sock=sock, **options)
     except TimeoutError as error:
         sock.close()
         raise UpstreamTimeout(
@@ -66,7 +88,9 @@ async def dial(
     except BaseException:
         sock.close()
         raise
-    return protocol
+    if chooser.chosen is None:
+        raise UpstreamUnreachable("The replica does not offer HTTP/2.", code="upstream_no_http2")
+    return chooser.chosen
 
 
 async def _connect_in_time(address: Address, seconds: float) -> socket.socket:

@@ -29,3 +29,26 @@ class RequestHead:
             parts += (b"\r\n", name, b": ", value)
         parts += (b"\r\n\r\n", body)
         return b"".join(parts)
+
+
+class Http2RequestHead:
+    """The same for HTTP/2 (RFC 9113 section 8.3.1): header lists instead of bytes."""
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(
+        self, authority: bytes, authorization: bytes | None = None, scheme: bytes = b"http"
+    ) -> None:
+        self._before = ((b":scheme", scheme), (b":authority", authority))
+        self._after: tuple[Header, ...] = ((b"accept-encoding", b"identity"),)
+        if authorization is not None:
+            self._after += ((b"authorization", authorization),)
+
+    def build(
+        self, method: bytes, path: bytes, headers: Sequence[Header], body: bytes
+    ) -> list[Header]:
+        """The header list of a request; the body goes apart."""
+        made = [(b":method", method), (b":path", path), *self._before, *self._after, *headers]
+        if body or method == b"POST":
+            made.append((b"content-length", b"%d" % len(body)))
+        return made

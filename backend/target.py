@@ -1,0 +1,286 @@
+"""All connections to one replica, in whichever protocol they turn out to be.
+
+Over HTTP/1.1 each exchange that finds no idle socket opens one of its own. Over HTTP/2 exchanges
+share, so those that find no room wait together: for a place that becomes free, or for as many new
+connections as they will fill. Nobody is promised a place on a connection that is not usable yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import NamedTuple, TypeAlias
+
+from backend.config import ReplicaConfig, UpstreamConfig
+from backend.dial import REFUSED
+from backend.dialer import Dialer
+from backend.http1_client import Connection
+from backend.http1_protocol import Http1Protocol
+from backend.http1_sockets import Http1Sockets
+from backend.http2_connections import Http2Connections
+from backend.http2_protocol import Http2Protocol
+from backend.http2_stream import Http2Stream
+from core.clock import Clock
+from core.errors import GatewayError, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from core.metrics import Counter, Metrics
+from core.tasks import spawn
+
+RECOVERY_S = 5.0
+"""For so long after a failed connect nothing is opened ahead of need."""
+USUAL_STREAMS = 100
+"""How many streams a connection is expected to take before one has told (RFC 9113 section 6.5.2:
+servers should allow no less)."""
+
+Hold: TypeAlias = Connection | Http2Stream
+
+
+class Reads(NamedTuple):
+    """How often something has arrived for each exchange."""
+
+    http1: dict[Http1Protocol, int]
+    http2: dict[Http2Stream, int]
+
+
+class _Waiter(NamedTuple):
+    """`given`: a place, or None for: ask again. `fresh`: only on a connection that is new."""
+
+    given: asyncio.Future[Hold | None]
+    fresh: bool
+
+
+class _Connects:
+    """Counters of one replica's connects, by result."""
+
+    __slots__ = ("cancelled", "failed", "ok", "refused", "timeout")
+
+    def __init__(self, metrics: Metrics, replica_id: str) -> None:
+        family = metrics.counter(
+            "headrace_upstream_connects_total",
+            "Connections opened to a replica, by result.",
+            ("replica", "result"),
+        )
+        self.ok = family.labels(replica_id, "ok")
+        self.refused = family.labels(replica_id, "refused")
+        self.timeout = family.labels(replica_id, "timeout")
+        self.failed = family.labels(replica_id, "failed")
+        self.cancelled = family.labels(replica_id, "cancelled")
+
+    def of(self, error: UpstreamError) -> Counter:
+        if isinstance(error, UpstreamTimeout):
+            return self.timeout
+        return self.refused if error.reason == REFUSED else self.failed
+
+
+class Target:
+    """One replica's connections. `failed_at` is the instant of the last connect that failed."""
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        upstream: UpstreamConfig,
+        metrics: Metrics,
+        clock: Clock,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        """Raises ConfigError."""
+        self.id = config.replica.id
+        self._dialer = Dialer(config, upstream, context)
+        self._clock = clock
+        self._warm = upstream.pool.warm
+        self._http1 = Http1Sockets(self.id, upstream.pool, clock)
+        self._http2 = Http2Connections(self.id, upstream.pool, clock, self._serve)
+        self._multiplexed = self._dialer.may_multiplex  # until a handshake says otherwise
+        self._streams_expected = USUAL_STREAMS
+        self._waiting: list[_Waiter] = []
+        self._dials: set[asyncio.Task[None]] = set()
+        self._opening = 0
+        self._failed_at = float("-inf")
+        self._connects = _Connects(metrics, self.id)
+        gauge = metrics.gauge(
+            "headrace_upstream_connections",
+            "Open connections to a replica, by state.",
+            ("replica", "state"),
+        )
+        self._idle_gauge = gauge.labels(self.id, "idle")
+        self._busy_gauge = gauge.labels(self.id, "busy")
+        self._streams_gauge = metrics.gauge(
+            "headrace_upstream_streams", "Open HTTP/2 streams to a replica.", ("replica",)
+        ).labels(self.id)
+
+    def __repr__(self) -> str:
+        return f"<Target {self._http1} {self._http2}, {len(self._waiting)} wait>"
+
+    # --- exchanges
+
+    async def connect(self, fresh: bool) -> Hold:
+        """A place for one exchange; `fresh`: on no connection that served before. Raises
+        UpstreamError or Unavailable."""
+        while True:
+            if self._multiplexed:
+                given: Hold | None = None if fresh else self._http2.take()
+                if given is None:
+                    given = await self._wait(fresh)
+                if given is not None:
+                    return given
+                continue
+            protocol = None if fresh else self._http1.take()
+            if protocol is not None:
+                return self._http1.hold(protocol)
+            made = await self._open()
+            if isinstance(made, Http1Protocol):
+                return self._http1.hold(made)
+            self._adopt(made)  # the replica has come to speak HTTP/2
+            fresh = False
+
+    def count(self) -> int:
+        """Sockets that are open or being opened."""
+        return len(self._http1.idle) + len(self._http1.busy) + len(self._http2) + self._opening
+
+    # --- the pool's side
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._http1.busy or self._http2.busy)
+
+    @property
+    def reads(self) -> int:
+        """Grows while any stream of the replica flows."""
+        return self._http1.reads + self._http2.reads
+
+    def reads_of_each(self) -> Reads:
+        return Reads(self._http1.reads_of_each(), self._http2.reads_of_each())
+
+    def fail_silent(self, before: Reads) -> None:
+        """Fail the exchanges for which nothing has arrived since `before`."""
+        what = f"{self.id} refuses connections and the stream is silent"
+        self._http1.fail_silent(before.http1, what)
+        self._http2.fail_silent(before.http2, what)
+
+    def close_idle(self) -> None:
+        self._http1.close_idle()
+        self._http2.close_idle()
+
+    def close(self) -> None:
+        """Open nothing more; what is in use is closed when its response ends."""
+        self._http1.open = False
+        self._http1.close_idle()
+        self._http2.close()
+        for task in list(self._dials):
+            task.cancel()
+
+    def tick(self, now: float) -> None:
+        """To be called once a second: close what is dead or idle for too long, publish the counts,
+        open what is to be kept warm."""
+        self._http1.tick(now)
+        self._http2.tick(now)
+        self._idle_gauge.set(len(self._http1.idle) + self._http2.idle)
+        self._busy_gauge.set(len(self._http1.busy) + self._http2.busy)
+        self._streams_gauge.set(self._http2.streams)
+        if self._http1.open and now - self._failed_at >= RECOVERY_S:
+            ready = self._http2.with_room if self._multiplexed else len(self._http1.idle)
+            for _ in range(self._warm - ready - self._opening):
+                self._dial()
+
+    # --- inside
+
+    async def _wait(self, fresh: bool) -> Hold | None:
+        """A place, given out in the order of asking; None to ask again."""
+        if not self._http2.open:
+            raise UpstreamUnreachable("the gateway is closing its connections")
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), fresh)
+        self._waiting.append(waiter)
+        self._dial_as_needed()
+        try:
+            return await waiter.given
+        except asyncio.CancelledError:
+            if not waiter.given.cancelled() and waiter.given.exception() is None:
+                given = waiter.given.result()  # in the very tick in which nobody wants it any more
+                if given is not None:
+                    given.abort()
+            raise
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
+    def _dial_as_needed(self) -> None:
+        needed = -(-len(self._waiting) // self._streams_expected)
+        for _ in range(needed - len(self._dials)):
+            self._dial()
+
+    def _dial(self) -> None:
+        """Open a connection for whoever waits or comes."""
+        task = spawn(self._open_shared(), "pool-dial")
+        self._dials.add(task)
+        task.add_done_callback(self._dials.discard)
+
+    async def _open_shared(self) -> None:
+        made: Http1Protocol | Http2Protocol | None = None
+        failure: GatewayError = UpstreamUnreachable("the gateway is closing its connections")
+        try:
+            made = await self._open()
+        except GatewayError as error:  # counted; whoever waits is told
+            failure = error
+        finally:
+            if isinstance(made, Http2Protocol):
+                self._adopt(made)
+            elif made is not None:
+                self._fall_back(made)
+            elif len(self._dials) <= 1:  # no other one is under way
+                self._turn_away(failure)
+
+    async def _open(self) -> Http1Protocol | Http2Protocol:
+        """A new connection, in no set yet."""
+        if not self._http1.open:
+            raise UpstreamUnreachable("the gateway is closing its connections")
+        self._opening += 1
+        try:
+            made = await self._dialer.open(self._http1, self._http2)
+        except UpstreamError as error:
+            self._failed_at = self._clock()
+            self._connects.of(error).inc()
+            raise
+        except asyncio.CancelledError:
+            self._connects.cancelled.inc()
+            raise
+        finally:
+            self._opening -= 1
+        self._connects.ok.inc()
+        return made
+
+    def _adopt(self, made: Http2Protocol) -> None:
+        """Share an HTTP/2 connection that is usable."""
+        self._multiplexed = True
+        self._http2.add(made)
+        self._streams_expected = max(1, made.room)
+        if made.room <= 0:
+            self._turn_away(UpstreamUnreachable("The replica allows no requests."))
+        self._give(made, fresh_too=True)
+        self._dial_as_needed()
+
+    def _fall_back(self, made: Http1Protocol) -> None:
+        """The replica does not offer HTTP/2: the first one gets the socket, the others open their
+        own."""
+        self._multiplexed = False
+        waiting = [waiter.given for waiter in self._waiting if not waiter.given.done()]
+        if waiting:
+            waiting[0].set_result(self._http1.hold(made))
+        else:
+            self._http1.keep(made)
+        for given in waiting[1:]:
+            given.set_result(None)
+
+    def _serve(self, protocol: Http2Protocol) -> None:
+        if self._waiting:
+            self._give(protocol, fresh_too=False)
+
+    def _give(self, protocol: Http2Protocol, fresh_too: bool) -> None:
+        for waiter in list(self._waiting):
+            if protocol.room <= 0:
+                return
+            if not waiter.given.done() and (fresh_too or not waiter.fresh):
+                waiter.given.set_result(protocol.take(self.id))
+
+    def _turn_away(self, error: GatewayError) -> None:
+        for waiter in self._waiting:
+            if not waiter.given.done():
+                waiter.given.set_exception(error)
