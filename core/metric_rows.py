@@ -3,7 +3,8 @@
 A row is four words, then values (doubles), then a directory. Label sets appear after the fork and
 differ from worker to worker, so each row describes itself: its directory is JSON lines, first the
 family, then each of its series with the slot of its first value. Lines are only ever appended, and
-the directory's length is published last, so a reader never sees half a line.
+the directory's length is published last, so a reader never sees half a line. Only when a series is
+removed are lines moved; a reader sees by the row's version that this happened, and reads again.
 
 Slots of a series: counter and gauge [value]; histogram [sum, count of each bucket, the +Inf one
 last], buckets not cumulative.
@@ -31,7 +32,10 @@ DIRECTORY_BYTES = 512 * 1024
 ROW_BYTES = HEADER_BYTES + VALUE_SLOTS * 8 + DIRECTORY_BYTES
 """Pages never written cost nothing."""
 
-_LENGTH, _USED, _EPOCH = range(3)
+READ_TRIES = 40
+"""A removal takes microseconds; an owner that died in one must not stop readers."""
+
+_LENGTH, _USED, _EPOCH, _VERSION = range(4)
 
 
 class FamilyEntry(msgspec.Struct, array_like=True, frozen=True, tag="f"):
@@ -79,7 +83,7 @@ _decoder = msgspec.json.Decoder(FamilyEntry | SeriesEntry)
 class MetricRow:
     """One row: its owner allocates and appends, anyone reads, the supervisor clears."""
 
-    __slots__ = ("_directory", "_families", "_words", "cells")
+    __slots__ = ("_directory", "_families", "_free", "_words", "cells")
 
     def __init__(self, memory: memoryview) -> None:
         values_end = HEADER_BYTES + VALUE_SLOTS * 8
@@ -87,6 +91,7 @@ class MetricRow:
         self.cells: Cells = memory[HEADER_BYTES:values_end].cast("d")
         self._directory = memory[values_end:]
         self._families = 0
+        self._free: dict[int, list[int]] = {}
 
     def __repr__(self) -> str:
         return f"<MetricRow {self.used_slots} slots, {self._words[_LENGTH]} bytes of directory>"
@@ -105,35 +110,53 @@ class MetricRow:
 
     def add_family(self, entry: FamilyEntry) -> int | None:
         """The family's number in this row; None when the row is full."""
-        if not self._append(_encoder.encode(entry)):
+        if not self._append(_encoder.encode(entry) + b"\n", self._words[_USED]):
             return None
         self._families += 1
         return self._families - 1
 
     def add_series(self, family: int, width: int, values: Labels) -> int | None:
         """The first of `width` zeroed slots; None when the row is full."""
-        slot = self._words[_USED]
-        if slot + width > VALUE_SLOTS:
+        free = self._free.get(width)
+        slot = free[-1] if free else self._words[_USED]
+        used = max(self._words[_USED], slot + width)
+        if used > VALUE_SLOTS or not self._append(_line(family, slot, values), used):
             return None
-        self._words[_USED] = slot + width
-        if not self._append(_encoder.encode(SeriesEntry(family, slot, values))):
-            self._words[_USED] = slot
-            return None
+        if free:
+            free.pop()
         return slot
 
-    def _append(self, line: bytes) -> bool:
+    def remove_series(self, family: int, width: int, values: Labels, slot: int) -> None:
+        """Forget a series; others may get its slots."""
+        words = self._words
+        directory = bytes(self._directory[: words[_LENGTH]])
+        kept = directory.replace(_line(family, slot, values), b"", 1)
+        words[_VERSION] += 1
+        self._directory[: len(kept)] = kept
+        words[_LENGTH] = len(kept)
+        self.cells[slot : slot + width] = memoryview(bytes(width * 8)).cast("d")
+        words[_VERSION] += 1
+        self._free.setdefault(width, []).append(slot)
+
+    def _append(self, line: bytes, used: int) -> bool:
         start = self._words[_LENGTH]
-        end = start + len(line) + 1
+        end = start + len(line)
         if end > len(self._directory):
             return False
-        self._directory[start:end] = line + b"\n"
+        self._directory[start:end] = line
+        self._words[_USED] = used
         self._words[_LENGTH] = end
         return True
 
     def read(self) -> list[Reading]:
-        """Every series with a copy of its slots. Raises msgspec.DecodeError if caught mid-clear."""
-        directory = bytes(self._directory[: self._words[_LENGTH]])
-        values = list(self.cells[: self._words[_USED]])
+        """Every series with a copy of its slots. Raises msgspec.DecodeError or IndexError if
+        caught mid-clear."""
+        for _ in range(READ_TRIES):
+            version = self._words[_VERSION]
+            directory = bytes(self._directory[: self._words[_LENGTH]])
+            values = list(self.cells[: self._words[_USED]])
+            if version % 2 == 0 and version == self._words[_VERSION]:
+                break
         return list(_parse(directory, values))
 
     def clear(self) -> None:
@@ -142,7 +165,13 @@ class MetricRow:
         self._words[_LENGTH] = 0
         self.cells[:used] = memoryview(bytes(used * 8)).cast("d")
         self._words[_USED] = 0
+        self._words[_VERSION] += self._words[_VERSION] % 2  # its owner may have died in a removal
         self._families = 0
+        self._free.clear()
+
+
+def _line(family: int, slot: int, values: Labels) -> bytes:
+    return _encoder.encode(SeriesEntry(family, slot, values)) + b"\n"
 
 
 def _parse(directory: bytes, values: list[float]) -> Iterator[Reading]:

@@ -71,6 +71,11 @@ class _Instrument:
         child: Self | None = self._family.children.get(values)
         return child if child is not None else cast(Self, self._family.bind(values))
 
+    def remove(self, *values: str) -> None:
+        """Show the series with these label values no longer. Whoever still has it bound observes
+        into the void; `labels` begins a new one."""
+        self._family.unbind(values)
+
 
 class Counter(_Instrument):
     """Only ever rises."""
@@ -150,6 +155,20 @@ class _Series(Generic[I]):
         child = self.children[values] = self._kind(self, cells, slot)
         return child
 
+    def unbind(self, values: Labels) -> None:
+        child = self.children.get(values)
+        if child is None or OTHER in values:
+            return
+        del self.children[values]
+        cells, slot = child._cells, child._slot
+        child._cells, child._slot = _void(self.entry.width), 0
+        if isinstance(child, Histogram):
+            child._first = 1
+        row = self._metrics.row
+        if cells is row.cells and self._number is not None:
+            labels = tuple(_clean(value) for value in values)
+            row.remove_series(self._number, self.entry.width, labels, slot)
+
     def _place(self, values: Labels) -> tuple[Cells, int]:
         row = self._metrics.row
         if self._number is None:
@@ -159,8 +178,12 @@ class _Series(Generic[I]):
             slot = row.add_series(self._number, self.entry.width, values)
         if slot is None:
             self._metrics.row_full(self.entry.name)
-            return memoryview(bytearray(self.entry.width * 8)).cast("d"), 0
+            return _void(self.entry.width), 0
         return row.cells, slot
+
+
+def _void(width: int) -> Cells:
+    return memoryview(bytearray(width * 8)).cast("d")
 
 
 def _clean(value: str) -> str:

@@ -91,3 +91,46 @@ def test_rows_that_disagree_are_not_added_up() -> None:
     other = FamilyEntry("counter", "headrace_g", "", (), ())
     families = merge([[(one, (), [1.0])], [(other, (), [5.0])], [(one, (), [2.0])]])
     assert families["headrace_g"].series == {(): [3.0]}
+
+
+def test_a_removed_series_is_gone_and_its_slots_are_used_again(memory: memoryview) -> None:
+    row = MetricRow(memory)
+    row.add_family(COUNTER)
+    row.add_family(HISTOGRAM)
+    row.add_series(0, 1, ("x",))
+    row.add_series(1, HISTOGRAM.width, ())
+    row.add_series(0, 1, ("y",))
+    row.cells[0] = row.cells[5] = 7.0
+    row.remove_series(0, 1, ("x",), 0)
+    assert MetricRow(memory).read() == [
+        (HISTOGRAM, (), [0.0] * HISTOGRAM.width),
+        (COUNTER, ("y",), [7.0]),
+    ]
+    assert row.add_series(1, HISTOGRAM.width, ()) == 6  # too wide for the gap
+    assert row.add_series(0, 1, ("z",)) == 0
+    assert (COUNTER, ("z",), [0.0]) in MetricRow(memory).read()
+
+
+def test_any_number_of_series_come_and_go_in_the_same_place(memory: memoryview) -> None:
+    row = MetricRow(memory)
+    row.add_family(HISTOGRAM)
+    for number in range(3 * VALUE_SLOTS // HISTOGRAM.width):
+        slot = row.add_series(0, HISTOGRAM.width, (str(number),))
+        assert slot == 0
+        row.remove_series(0, HISTOGRAM.width, (str(number),), slot)
+    assert row.used_slots == HISTOGRAM.width
+    assert row.read() == []
+
+
+def test_a_row_whose_owner_died_in_a_removal_can_be_read_and_cleared(memory: memoryview) -> None:
+    row = MetricRow(memory)
+    row.add_family(COUNTER)
+    row.add_series(0, 1, ("x",))
+    memory[: metric_rows.HEADER_BYTES].cast("Q")[3] += 1
+    assert row.read() == [(COUNTER, ("x",), [0.0])]
+    row.clear()
+    row.add_family(COUNTER)
+    row.add_series(0, 1, ("y",))
+    row.remove_series(0, 1, ("y",), 0)
+    assert row.read() == []
+    assert memory[: metric_rows.HEADER_BYTES].cast("Q")[3] % 2 == 0

@@ -321,3 +321,59 @@ def test_a_fold_of_a_contradicting_definition_is_a_warning(
     board.fold(0)
     assert "already defined otherwise" in caplog.text
     assert board.for_worker(0).row.used_slots == 1
+
+
+def test_a_removed_series_is_shown_no_more_and_its_holder_changes_nothing() -> None:
+    metrics = Metrics.private()
+    gauge = metrics.gauge("headrace_g", "G.", ("replica",))
+    seconds = metrics.histogram("headrace_h", "H.", (1.0,), ("replica",))
+    held, observe = gauge.labels("a"), seconds.labels("a")
+    held.set(7)
+    observe.observe(0.5)
+    gauge.remove("a")
+    seconds.remove("a")
+    gauge.remove("never seen")
+    assert not {"headrace_g", "headrace_h"} & metrics.board.collect().keys()
+    later, buckets = gauge.labels("b"), seconds.labels("b")
+    later.set(1)
+    held.set(9)
+    observe.observe(0.5)
+    assert (metrics.value("headrace_g", "a"), metrics.value("headrace_g", "b")) == (0.0, 1.0)
+    assert metrics.value("headrace_h", "b") == 0.0
+    buckets.observe(0.5)
+    again = gauge.labels("a")
+    assert again is not held
+    again.set(2)
+    assert metrics.value("headrace_g", "a") == 2.0
+
+
+def test_names_that_come_and_go_never_fill_a_family() -> None:
+    metrics = MetricsBoard(1, series_cap=3).for_worker(0)
+    counter = metrics.counter("headrace_a_total", "A.", ("replica",))
+    for number in range(50):
+        counter.labels(str(number)).inc()
+        assert metrics.value("headrace_a_total", str(number)) == 1.0
+        counter.remove(str(number))
+    counter.labels("other").inc()
+    counter.remove("other")  # it stands for many
+    assert metrics.value("headrace_a_total", "other") == 1.0
+
+
+def test_a_reader_never_takes_one_series_for_another_that_came_in_its_place() -> None:
+    board = MetricsBoard(1)
+
+    def work() -> None:
+        counter = board.for_worker(0).counter("headrace_a_total", "A.", ("k",))
+        for number in range(20_000):
+            name = str(number % 7)
+            counter.labels(name).inc(number % 7)
+            counter.remove(name)
+
+    pid = fork(work)
+    readings = 0
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        family = board.collect().get("headrace_a_total")
+        for (name,), (value,) in family.series.items() if family is not None else ():
+            assert value in (0.0, float(name))
+            readings += 1
+    assert readings
