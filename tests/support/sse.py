@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,21 +21,20 @@ class Event:
     kind: str
 
 
-TEXTS = st.sampled_from(
-    [
-        "hello",
-        "",
-        "data: [DONE]\n\ndata: [DONE]\n\n",
-        '"usage": {"prompt_tokens": 1}, "choices": []',
-        '{"error": {"message": "no"}}',
-        "\u2028\u2029\u0085 \U0001f600 שלום",
-        "\r\n\r\n\r",
-        "[DONE]",
-        "\\",
-    ]
+TEXTS = (
+    "hello",
+    "",
+    "data: [DONE]\n\ndata: [DONE]\n\n",
+    '"usage": {"prompt_tokens": 1}, "choices": []',
+    '{"error": {"message": "no"}}',
+    "\u2028\u2029\u0085 \U0001f600 שלום",
+    "\r\n\r\n\r",
+    "[DONE]",
+    "\\",
 )
-ENDINGS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+ENDINGS = (b"\n", b"\r\n", b"\r")
 COUNTS = {"prompt_tokens": 7, "total_tokens": 10, "completion_tokens": 3}
+KINDS = [SILENT, *[CONTENT] * 4, USAGE, ERROR, DONE]
 
 
 def dumps(document: dict[str, Any], *, spaced: bool) -> bytes:
@@ -42,49 +42,62 @@ def dumps(document: dict[str, Any], *, spaced: bool) -> bytes:
     return data.replace(b'":', b'": ') if spaced else data
 
 
-@st.composite
-def data_of_events(draw: st.DrawFn) -> tuple[bytes, str]:
-    """The data of one event and its kind."""
-    spaced = draw(st.booleans())
-    choice = {"index": 0, "delta": {"content": draw(TEXTS)}, "finish_reason": None}
+def documents(kind: str, text: str) -> list[dict[str, Any]]:
+    """What the data of an event of that kind may be."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
     usage = {**COUNTS, "prompt_tokens_details": {"cached_tokens": 4}}
-    kind = draw(st.sampled_from([CONTENT] * 4 + [USAGE, ERROR, DONE]))
-    if kind == DONE:
-        return b"[DONE]", DONE
-    if kind == ERROR:
-        return dumps({"error": {"message": draw(TEXTS), "code": 500}}, spaced=spaced), ERROR
-    if kind == USAGE:
-        documents: list[dict[str, Any]] = [
+    return {
+        ERROR: [{"error": {"message": text, "code": 500}}],
+        USAGE: [
             {"id": "c", "choices": [], "usage": usage},
             {"usage": usage, "choices": [], "metrics": {"a": 1}},
-        ]
-        return dumps(draw(st.sampled_from(documents)), spaced=spaced), USAGE
-    documents = [
-        {"id": "c", "choices": [choice]},
-        {"id": "c", "choices": [choice], "usage": None},
-        {"id": "c", "choices": [choice], "usage": COUNTS},
-        {"id": "c", "choices": [], "usage": None},
-        {"id": "c", "choices": [choice], "error": None},
-        {"prompt_filter_results": [], "choices": []},
+        ],
+        CONTENT: [
+            {"id": "c", "choices": [choice]},
+            {"id": "c", "choices": [choice], "usage": None},
+            {"id": "c", "choices": [choice], "usage": COUNTS},
+            {"id": "c", "choices": [], "usage": None},
+            {"id": "c", "choices": [choice], "error": None},
+            {"prompt_filter_results": [], "choices": []},
+        ],
+    }[kind]
+
+
+def data_of(kind: str) -> list[bytes]:
+    if kind == DONE:
+        return [b"[DONE]"]
+    return [
+        dumps(document, spaced=spaced)
+        for text in TEXTS
+        for document in documents(kind, text)
+        for spaced in (False, True)
     ]
-    return dumps(draw(st.sampled_from(documents)), spaced=spaced), CONTENT
+
+
+@functools.cache
+def events(kind: str, end: bytes) -> st.SearchStrategy[Event]:
+    """One of every event of that kind whose lines end so. All of them are made once: drawing their
+    parts one by one would take most of the time of the tests."""
+    if kind == SILENT:
+        lines = [b": keep-alive", b":", b"retry: 5", b": a%b: b" % end]
+    else:
+        lines = [
+            before + field % data + after
+            for data in data_of(kind)
+            for field in (b"data: %b", b"data:%b")
+            for before in (b"", b"event: a" + end, b"id: 1" + end, b": c" + end)
+            for after in (b"", end + b"id: 1", end + b": data: [DONE]")
+        ]
+    return st.sampled_from([Event(line + end + end, kind) for line in lines])
 
 
 @st.composite
-def events(draw: st.DrawFn, endings: st.SearchStrategy[bytes] = ENDINGS) -> Event:
-    end = draw(endings)
-    if draw(st.integers(0, 5)) == 0:
-        raw = draw(st.sampled_from([b": keep-alive", b":", b"retry: 5", b": a%b: b" % end]))
-        return Event(raw + end + end, SILENT)
-    data, kind = draw(data_of_events())
-    field = draw(st.sampled_from([b"data: %b", b"data: %b", b"data:%b"])) % data
-    before = draw(st.sampled_from([b"", b"", b"event: a" + end, b"id: 1" + end, b": c" + end]))
-    after = draw(st.sampled_from([b"", b"", end + b"id: 1", end + b": data: [DONE]"]))
-    return Event(before + field + after + end + end, kind)
+def any_event(draw: st.DrawFn, endings: tuple[bytes, ...]) -> Event:
+    return draw(events(draw(st.sampled_from(KINDS)), draw(st.sampled_from(endings))))
 
 
-def streams(endings: st.SearchStrategy[bytes] = ENDINGS) -> st.SearchStrategy[list[Event]]:
-    return st.lists(events(endings), max_size=8)
+def streams(endings: tuple[bytes, ...] = ENDINGS) -> st.SearchStrategy[list[Event]]:
+    return st.lists(any_event(endings), max_size=8)
 
 
 PLACES = st.one_of(
