@@ -94,6 +94,11 @@ class ReplicaHealth:
     def __repr__(self) -> str:
         return f"<ReplicaHealth {self.replica.id} {self.circuit.value}, {self._failures} failures>"
 
+    def use(self, replica: Replica, config: HealthConfig) -> None:
+        """The same server with these settings; its circuit stays as it is."""
+        self.replica = replica
+        self._config = config
+
     def succeeded(self, now: float) -> None:
         """An exchange worked."""
         self._succeeded_at = now

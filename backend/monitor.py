@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import aiohttp
@@ -28,18 +27,20 @@ JITTER = 0.2
 
 
 class Listener(Protocol):
-    """Who is told the results (the registry)."""
+    """Who is told the results."""
 
-    def probed(self, replica_id: str, probe: Probe) -> float:
+    def probed(self, probe: Probe) -> float:
         """Returns the seconds until the next probe."""
 
-    def scraped(self, replica_id: str, load: Load) -> None: ...
+    def scraped(self, load: Load) -> None: ...
 
 
 class _Asker:
     """An HTTP client for one replica."""
 
-    def __init__(self, config: ReplicaConfig, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, config: ReplicaConfig, context: ssl.SSLContext | None, key: str | None
+    ) -> None:
         address = config.address
         self.id = config.replica.id
         self._origin = address.origin
@@ -50,8 +51,8 @@ class _Asker:
         else:
             connector = aiohttp.TCPConnector(ssl=context or True, force_close=True)
         headers = {"accept-encoding": "identity"}
-        if config.api_key is not None:
-            headers["authorization"] = f"Bearer {config.api_key.reveal()}"
+        if key is not None:
+            headers["authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -102,36 +103,43 @@ class _Asker:
 
 
 class Monitor:
-    """The tasks that probe and scrape: two for each replica, started and ended together."""
+    """The tasks that probe and scrape one replica. Raises ConfigError when its key cannot be
+    read."""
 
     def __init__(
         self,
-        replicas: Sequence[ReplicaConfig],
+        replica: ReplicaConfig,
         config: UpstreamConfig,
         listener: Listener,
-        contexts: Mapping[str, ssl.SSLContext],
+        context: ssl.SSLContext | None,
         clock: Clock,
     ) -> None:
-        self._replicas = replicas
+        self._replica = replica
         self._config = config
         self._listener = listener
-        self._contexts = contexts
+        self._context = context
         self._clock = clock
-        self._askers: list[_Asker] = []
+        self._key = replica.api_key.reveal() if replica.api_key is not None else None
+        self._asker: _Asker | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
-        return f"<Monitor of {len(self._replicas)} replicas>"
+        return f"<Monitor of {self._replica.replica.id}, {len(self._tasks)} tasks>"
 
-    async def start(self) -> None:
+    @property
+    def started(self) -> bool:
+        return self._asker is not None
+
+    def start(self) -> None:
+        """The first questions go out at once."""
+        if self.started:
+            return
+        asker = self._asker = _Asker(self._replica, self._context, self._key)
+        if self._config.active_health:
+            self._tasks.append(spawn(self._probe(asker), f"probe {asker.id}"))
         scrape = self._config.metrics
-        for replica in self._replicas:
-            asker = _Asker(replica, self._contexts.get(replica.replica.id))
-            self._askers.append(asker)
-            if self._config.active_health:
-                self._tasks.append(spawn(self._probe(asker), f"probe {asker.id}"))
-            if isinstance(scrape, ScrapeConfig):
-                self._tasks.append(spawn(self._scrape(asker, scrape), f"scrape {asker.id}"))
+        if isinstance(scrape, ScrapeConfig):
+            self._tasks.append(spawn(self._scrape(asker, scrape), f"scrape {asker.id}"))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -139,21 +147,21 @@ class Monitor:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks.clear()
-        for asker in self._askers:
-            await asker.close()
-        self._askers.clear()
+        if self._asker is not None:
+            await self._asker.close()
+            self._asker = None
 
     async def _probe(self, asker: _Asker) -> None:
         health = self._config.health
         while True:
             probe = await asker.probe(health.path, health.timeout_s)
-            await asyncio.sleep(_jittered(self._listener.probed(asker.id, probe)))
+            await asyncio.sleep(_jittered(self._listener.probed(probe)))
 
     async def _scrape(self, asker: _Asker, config: ScrapeConfig) -> None:
         while True:
             text = await asker.scrape(config)
             if text is not None and (load := parse_load(text, VLLM, self._clock())) is not None:
-                self._listener.scraped(asker.id, load)
+                self._listener.scraped(load)
             await asyncio.sleep(_jittered(config.interval_s))
 
 

@@ -1,44 +1,78 @@
-"""The replicas of this configuration: who they are, what they can take, whether they are well.
+"""The replicas of the configuration in use: who they are, what they can take, how they are.
 
-What a circuit decides is in `health`; here are the clock, the metrics and the background tasks.
+What a circuit decides is in `health`, what is known of one replica in `member`. A changed
+configuration is taken over in two steps: `stage` makes what is new and begins to probe it, `commit`
+is a plain call that lets the router see it. What is known of a replica that stays, stays.
 """
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from backend.config import ReplicaConfig, ScrapeConfig, UpstreamConfig
-from backend.dial import REFUSED
-from backend.health import Circuit, Fault, ModelHealth, Probe, ReplicaHealth, classify
+from backend.health import ModelHealth
+from backend.member import Hooks, Member, server_of
 from backend.monitor import Monitor
 from backend.upstream_tls import build_contexts
 from core.clock import Clock
 from core.errors import ConfigError, GatewayError
-from core.metrics import Gauge, Metrics
+from core.identity import identity
+from core.metrics import Metrics
 from core.replica import Load, Replica
+from core.tasks import spawn
 
 STALE_SCRAPES = 3
 """A load is forgotten after so many scrape intervals."""
 
-_log = logging.getLogger("headrace.backend")
 
+class Entry:
+    """One replica of a roster. `watching`: how it is asked, to tell whether that has changed."""
 
-class _Member:
-    """Everything the registry knows about one replica."""
+    __slots__ = ("member", "monitor", "replica", "watching")
 
-    __slots__ = ("gauge", "health", "load", "model", "reads")
-
-    def __init__(self, health: ReplicaHealth, gauge: Gauge) -> None:
-        self.health = health
-        self.gauge = gauge
-        self.load: Load | None = None
-        self.reads = 0
-        self.model: ModelHealth
+    def __init__(
+        self, replica: Replica, member: Member, monitor: Monitor, watching: Hashable
+    ) -> None:
+        self.replica = replica
+        self.member = member
+        self.monitor = monitor
+        self.watching = watching
 
     def __repr__(self) -> str:
-        return f"<_Member {self.health}>"
+        return f"<Entry {self.member}>"
+
+
+class Roster:
+    """Replicas by id, as a configuration wants them."""
+
+    def __init__(self, entries: Mapping[str, Entry], config: UpstreamConfig) -> None:
+        self.entries = dict(entries)
+        self.config = config
+
+    def __repr__(self) -> str:
+        return f"<Roster {list(self.entries)}>"
+
+    def unasked(self) -> list[str]:
+        """Ids of those of which it is not known yet how they are."""
+        if not self.config.active_health:
+            return []
+        return [
+            replica_id
+            for replica_id, entry in self.entries.items()
+            if not entry.member.present and not entry.member.probed_once
+        ]
+
+    def models(self) -> dict[str, ModelHealth]:
+        """By name, in the order of the configuration."""
+        members: dict[str, list[Member]] = {}
+        for entry in self.entries.values():
+            members.setdefault(entry.replica.model, []).append(entry.member)
+        return {
+            name: ModelHealth((member.health for member in same), self.config.health)
+            for name, same in members.items()
+        }
 
 
 class Registry:
@@ -46,7 +80,8 @@ class Registry:
 
     `on_refused` is called with the id of a replica whenever it refuses a connection, so that its
     silent streams can be failed (`Pool.refused`). `activity` (`Pool.activity`) tells flowing
-    streams from a silent replica; without it only ended exchanges count. Both may be set later.
+    streams from a silent replica; without it only ended exchanges count. Both may be set later,
+    in `hooks`.
     """
 
     def __init__(
@@ -61,33 +96,17 @@ class Registry:
         on_refused: Callable[[str], None] | None = None,
     ) -> None:
         """`contexts`: as `build_contexts` made them. Raises ConfigError for doubled ids."""
-        self.on_refused = on_refused
-        self.activity = activity
-        self._replicas = tuple(replicas)
-        self._config = config
+        self.hooks = Hooks(activity, on_refused)
         self._clock = clock
-        self._contexts = contexts
-        self._members: dict[str, _Member] = {}
         self._models: dict[str, ModelHealth] = {}
-        self._monitor: Monitor | None = None
-        gauge = metrics.gauge(
+        self._started = False
+        self._endings: set[asyncio.Task[None]] = set()
+        self._healthy = metrics.gauge(
             "headrace_replica_healthy", "1 while the replica's circuit is closed.", ("replica",)
         )
-        for replica in (item.replica for item in replicas):
-            if replica.id in self._members:
-                raise ConfigError(f"two replicas have the id {replica.id}; give them an `id` each")
-            member = _Member(ReplicaHealth(replica, config.health), gauge.labels(replica.id))
-            member.gauge.set(1.0)
-            self._members[replica.id] = member
-        for name in dict.fromkeys(member.health.replica.model for member in self._members.values()):
-            same = [m for m in self._members.values() if m.health.replica.model == name]
-            model = ModelHealth((m.health for m in same), config.health)
-            self._models[name] = model
-            for member in same:
-                member.model = model
-        scrape = config.metrics
-        interval_s = scrape.interval_s if isinstance(scrape, ScrapeConfig) else 0.0
-        self._load_lives_s = STALE_SCRAPES * interval_s
+        self._roster = Roster({}, config)
+        self._load_lives_s = 0.0
+        self.commit(self.stage(replicas, config, contexts))
 
     def __repr__(self) -> str:
         return f"<Registry {list(self._models.values())}>"
@@ -103,7 +122,7 @@ class Registry:
 
     def load(self, replica_id: str) -> Load | None:
         """What it last reported, while that is fresh."""
-        load = self._members[replica_id].load
+        load = self.member(replica_id).load
         if load is None or self._clock() - load.observed_at > self._load_lives_s:
             return None
         return load
@@ -112,88 +131,143 @@ class Registry:
         """Names of the models that have replicas, in configuration order."""
         return tuple(self._models)
 
-    def replica(self, replica_id: str) -> Replica:
+    def member(self, replica_id: str) -> Member:
         """Raises KeyError for an unknown id."""
-        return self._members[replica_id].health.replica
+        return self._roster.entries[replica_id].member
 
     # --- the life of the gateway
 
     async def start(self) -> None:
         """Start probing and scraping in the background; the first probes go out at once."""
-        if self._monitor is not None:
-            return
-        contexts = self._contexts if self._contexts is not None else build_contexts(self._replicas)
-        self._monitor = Monitor(self._replicas, self._config, self, contexts, self._clock)
-        await self._monitor.start()
+        self._started = True
+        for entry in self._roster.entries.values():
+            entry.monitor.start()
 
     async def close(self) -> None:
-        if self._monitor is not None:
-            await self._monitor.close()
-            self._monitor = None
+        self._started = False
+        for entry in self._roster.entries.values():
+            self._end(entry.monitor)
+        if self._endings:
+            await asyncio.wait(self._endings)
 
-    def ready(self) -> str | None:
-        """None, or which model has no usable replica. Before the first answer nothing is ready."""
-        for name, model in self._models.items():
-            if not model.usable():
-                return f"model {name}: no usable replica, all {len(model.members)} are down"
-            if self._config.active_health and not model.answered():
-                return f"model {name}: no replica has answered yet"
-        return None
+    def ready(self, models: Sequence[str] | None = None) -> str | None:
+        """None, or which model (of `models`, by default of all) has no usable replica. Before the
+        first answer nothing is ready."""
+        return _reason(self._models, self._roster.config, models)
+
+    # --- another configuration
+
+    def stage(
+        self,
+        replicas: Sequence[ReplicaConfig],
+        config: UpstreamConfig,
+        contexts: Mapping[str, ssl.SSLContext] | None = None,
+    ) -> Roster:
+        """What `commit` needs. Once the registry was started, replicas that are new are probed
+        from now on. Raises ConfigError, with nothing left behind."""
+        if contexts is None:
+            contexts = build_contexts(replicas)
+        entries: dict[str, Entry] = {}
+        for replica in replicas:
+            entry = self._entry(replica, config, contexts.get(replica.replica.id))
+            if entry.replica.id in entries:
+                raise ConfigError(
+                    f"two replicas have the id {entry.replica.id}; give them an `id` each"
+                )
+            entries[entry.replica.id] = entry
+        roster = Roster(entries, config)
+        if self._started:
+            for entry in entries.values():
+                if not entry.member.present:
+                    entry.monitor.start()
+        return roster
+
+    def commit(self, roster: Roster) -> list[str]:
+        """Replace the replicas in use. Returns the ids under which nobody is left, or somebody
+        else."""
+        before = self._roster.entries
+        self._roster = roster
+        scrape = roster.config.metrics
+        interval_s = scrape.interval_s if isinstance(scrape, ScrapeConfig) else 0.0
+        self._load_lives_s = STALE_SCRAPES * interval_s
+        for replica_id, entry in roster.entries.items():
+            gauge = self._healthy.labels(replica_id)
+            entry.member.join(entry.replica, roster.config.health, gauge)
+            if self._started:
+                entry.monitor.start()
+        self._models = roster.models()
+        for entry in roster.entries.values():
+            model = entry.member.model = self._models[entry.replica.model]
+            model.review()
+        gone = []
+        for replica_id, old in before.items():
+            new = roster.entries.get(replica_id)
+            if new is None or new.monitor is not old.monitor:
+                self._end(old.monitor)
+            if new is None or new.member is not old.member:
+                old.member.leave()
+                gone.append(replica_id)
+            if new is None:
+                self._healthy.remove(replica_id)
+        return gone
+
+    def drop(self, roster: Roster) -> None:
+        """It will not be committed."""
+        kept = {id(entry.monitor) for entry in self._roster.entries.values()}
+        for entry in roster.entries.values():
+            if id(entry.monitor) not in kept:
+                self._end(entry.monitor)
+
+    def unready(self, roster: Roster) -> str | None:
+        """As `ready`, if `roster` were in use."""
+        return _reason(roster.models(), roster.config, None)
+
+    def _entry(
+        self, config: ReplicaConfig, upstream: UpstreamConfig, context: ssl.SSLContext | None
+    ) -> Entry:
+        replica = config.replica
+        old = self._roster.entries.get(replica.id)
+        watching = (
+            identity((config.url, config.tls, config.api_key)),
+            upstream.health,
+            upstream.metrics,
+            upstream.active_health,
+        )
+        if old is None or old.member.server != server_of(config):
+            member = Member(config, upstream.health, self.hooks, self._clock)
+        else:
+            member = old.member
+            if old.watching == watching:
+                return Entry(replica, member, old.monitor, watching)
+        monitor = Monitor(config, upstream, member, context, self._clock)
+        return Entry(replica, member, monitor, watching)
+
+    def _end(self, monitor: Monitor) -> None:
+        if not monitor.started:
+            return
+        ending = spawn(monitor.close(), "monitor-close")
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
 
     # --- results of exchanges
 
     def succeeded(self, replica_id: str) -> None:
         """An exchange with it worked (any answer below 500 that came whole, or is flowing)."""
-        member = self._members[replica_id]
-        before = member.health.circuit
-        member.health.succeeded(self._clock())
-        if before is not Circuit.CLOSED:
-            self._changed(member, before, "an exchange succeeded")
+        self.member(replica_id).succeeded()
 
     def failed(self, replica_id: str, error: GatewayError) -> None:
         """An exchange with it failed; an error that is not the replica's counts for nothing."""
-        fault = classify(error, REFUSED)
-        if fault is None:
-            return
-        member = self._members[replica_id]
-        before = member.health.circuit
-        member.health.failed(fault, self._clock())
-        # Not the replica's own words: they may quote a prompt.
-        cause = f": {error.__cause__}" if error.__cause__ is not None else ""
-        self._changed(member, before, f"{error.reason}{cause}")
-        if fault is Fault.REFUSED:
-            self._refused(replica_id)
+        self.member(replica_id).failed(error)
 
-    # --- results of the monitor
 
-    def probed(self, replica_id: str, probe: Probe) -> float:
-        """A probe ended. Returns the seconds until the next one."""
-        member = self._members[replica_id]
-        reads = self.activity(replica_id) if self.activity is not None else 0
-        flowing = reads != member.reads
-        member.reads = reads
-        before = member.health.circuit
-        now = self._clock()
-        member.health.probed(probe, now, flowing)
-        self._changed(member, before, f"its health is {probe.value}")
-        if probe is Probe.REFUSED:
-            self._refused(replica_id)
-        return member.health.due(now)
-
-    def scraped(self, replica_id: str, load: Load) -> None:
-        """Its /metrics were read."""
-        self._members[replica_id].load = load
-
-    def _refused(self, replica_id: str) -> None:
-        if self.on_refused is not None:
-            self.on_refused(replica_id)
-
-    def _changed(self, member: _Member, before: Circuit, why: str) -> None:
-        """Publish a change; one log line for each, none for a repetition."""
-        circuit = member.health.circuit
-        if circuit is before:
-            return
-        member.model.review()
-        member.gauge.set(1.0 if circuit is Circuit.CLOSED else 0.0)
-        level = logging.WARNING if circuit is Circuit.OPEN else logging.INFO
-        _log.log(level, "replica %s: circuit %s, %s", member.health.replica.id, circuit.value, why)
+def _reason(
+    models: Mapping[str, ModelHealth], config: UpstreamConfig, wanted: Sequence[str] | None
+) -> str | None:
+    for name, model in models.items():
+        if wanted is not None and name not in wanted:
+            continue
+        if not model.usable():
+            return f"model {name}: no usable replica, all {len(model.members)} are down"
+        if config.active_health and not model.answered():
+            return f"model {name}: no replica has answered yet"
+    return None

@@ -170,8 +170,8 @@ class Worker:
             config.replicas, config.upstream, metrics, clock, contexts=prepared.upstream_tls
         )
         self._pool = Pool(config.replicas, config.upstream, metrics, clock, prepared.upstream_tls)
-        self._registry.on_refused = self._pool.refused
-        self._registry.activity = self._pool.activity
+        self._registry.hooks.on_refused = self._pool.refused
+        self._registry.hooks.activity = self._pool.activity
         self._log = AccessLog(config.log.access, metrics)
         observer = Observer(log=self._log, metrics=metrics, clock=clock)
         retries = config.upstream.retries

@@ -49,7 +49,7 @@ def test_models_and_replicas() -> None:
     assert fleet.registry.models() == ("m", "n")
     assert fleet.ids() == ["r0", "r2"]
     assert fleet.ids("unknown") == []
-    assert fleet.registry.replica("r1").model == "n"
+    assert fleet.registry.member("r1").health.replica.model == "n"
 
 
 def test_doubled_id() -> None:
@@ -61,7 +61,7 @@ def test_doubled_id() -> None:
 def test_ready_says_which_model_is_not() -> None:
     fleet = Fleet("m", "n", "n")
     assert "m" in (fleet.registry.ready() or "")
-    fleet.registry.probed("r0", Probe.GOOD)
+    fleet.registry.member("r0").probed(Probe.GOOD)
     assert "model n: no replica has answered yet" in (fleet.registry.ready() or "")
     fleet.registry.succeeded("r2")
     assert fleet.registry.ready() is None
@@ -79,14 +79,14 @@ def test_refused_takes_out_at_once_and_tells() -> None:
     assert fleet.ids() == ["r1"]
     assert fleet.refused == ["r0"]
     assert (fleet.healthy("r0"), fleet.healthy("r1")) == (0, 1)
-    fleet.registry.probed("r0", Probe.GOOD)
+    fleet.registry.member("r0").probed(Probe.GOOD)
     assert fleet.ids() == ["r0", "r1"]
     assert fleet.healthy("r0") == 1
 
 
 def test_a_refused_probe_tells_too() -> None:
     fleet = Fleet("m")
-    fleet.registry.probed("r0", Probe.REFUSED)
+    fleet.registry.member("r0").probed(Probe.REFUSED)
     assert fleet.refused == ["r0"]
     assert fleet.ids() == []
 
@@ -115,11 +115,11 @@ def test_slow_health_of_a_busy_replica() -> None:
     for _ in range(20):
         fleet.now += 10
         fleet.flow += 1
-        fleet.registry.probed("r0", Probe.SLOW)
+        fleet.registry.member("r0").probed(Probe.SLOW)
     assert fleet.ids() == ["r0", "r1"]
     for _ in range(3):
         fleet.now += 10
-        fleet.registry.probed("r0", Probe.SLOW)
+        fleet.registry.member("r0").probed(Probe.SLOW)
     assert fleet.ids() == ["r1"], "the streams are silent now"
 
 
@@ -127,7 +127,7 @@ def test_load_goes_stale() -> None:
     fleet = Fleet("m", metrics=ScrapeConfig(interval_s=2))
     assert fleet.registry.load("r0") is None
     load = Load(running=1, waiting=2, kv_use=0.5, observed_at=fleet.now)
-    fleet.registry.scraped("r0", load)
+    fleet.registry.member("r0").scraped(load)
     fleet.now += 6
     assert fleet.registry.load("r0") is load
     fleet.now += 0.1
@@ -139,7 +139,7 @@ def test_one_line_for_a_change(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "headrace.backend"):
         for _ in range(50):
             fleet.registry.failed("r0", REFUSAL)
-        fleet.registry.probed("r0", Probe.GOOD)
+        fleet.registry.member("r0").probed(Probe.GOOD)
     assert [record.getMessage().split(",")[0] for record in caplog.records] == [
         "replica r0: circuit open",
         "replica r0: circuit closed",

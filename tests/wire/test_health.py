@@ -97,7 +97,7 @@ async def test_ready_after_the_first_answer() -> None:
 async def test_a_stopped_replica_leaves_and_comes_back() -> None:
     async with watching() as (server, registry):
         refused: list[str] = []
-        registry.on_refused = refused.append
+        registry.hooks.on_refused = refused.append
         await until(lambda: registry.ready() is None)
         await server.stop()
         await until(lambda: not registry.candidates("m"))
@@ -128,7 +128,7 @@ async def test_slow_health_while_bytes_arrive() -> None:
     async with watching() as (server, registry):
         await until(lambda: registry.ready() is None)
         reads = iter(range(1_000_000))
-        registry.activity = lambda _: next(reads)
+        registry.hooks.activity = lambda _: next(reads)
         server.delay_s = 1.0
         asked = len(server.seen)
         await until(lambda: len(server.seen) > asked + 3)

@@ -1,0 +1,148 @@
+"""One replica as the registry knows it: its circuit, its load, and what both tell others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from backend.config import HealthConfig, ReplicaConfig
+from backend.dial import REFUSED
+from backend.health import Circuit, Fault, ModelHealth, Probe, ReplicaHealth, classify
+from core.clock import Clock
+from core.errors import GatewayError
+from core.metrics import Gauge
+from core.replica import Load, Replica
+
+_log = logging.getLogger("headrace.backend")
+
+
+class Hooks:
+    """What members ask and tell: `activity` (`Pool.activity`) tells flowing streams from a silent
+    replica, `on_refused` hears of every connection that a replica refused. Either may be None."""
+
+    __slots__ = ("activity", "on_refused")
+
+    def __init__(
+        self,
+        activity: Callable[[str], int] | None = None,
+        on_refused: Callable[[str], None] | None = None,
+    ) -> None:
+        self.activity = activity
+        self.on_refused = on_refused
+
+    def __repr__(self) -> str:
+        return f"<Hooks {self.activity} {self.on_refused}>"
+
+
+class Member:
+    """`server` tells one model server from another that takes over its id. `present`: it is among
+    the replicas that get requests; until then nobody else hears of it. `model` is set then."""
+
+    __slots__ = (
+        "_clock",
+        "_gauge",
+        "_hooks",
+        "_reads",
+        "health",
+        "load",
+        "model",
+        "present",
+        "probed_once",
+        "server",
+    )
+
+    def __init__(
+        self, config: ReplicaConfig, health: HealthConfig, hooks: Hooks, clock: Clock
+    ) -> None:
+        self.server = server_of(config)
+        self.health = ReplicaHealth(config.replica, health)
+        self.load: Load | None = None
+        self.model: ModelHealth | None = None
+        self.present = False
+        self.probed_once = False
+        self._gauge: Gauge | None = None
+        self._hooks = hooks
+        self._reads = 0
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Member {self.health}>"
+
+    @property
+    def id(self) -> str:
+        return self.health.replica.id
+
+    def join(self, replica: Replica, health: HealthConfig, gauge: Gauge) -> None:
+        """It is one of those that get requests, or still is, with these settings."""
+        self.health.use(replica, health)
+        self.present = True
+        self._gauge = gauge
+        self._publish()
+
+    def leave(self) -> None:
+        """It gets no more requests; whatever is still heard of it concerns nobody."""
+        self.present = False
+        self._gauge = None
+
+    def succeeded(self) -> None:
+        """An exchange with it worked."""
+        before = self.health.circuit
+        self.health.succeeded(self._clock())
+        if before is not Circuit.CLOSED:
+            self._changed(before, "an exchange succeeded")
+
+    def failed(self, error: GatewayError) -> None:
+        """An exchange with it failed; an error that is not the replica's counts for nothing."""
+        fault = classify(error, REFUSED)
+        if fault is None:
+            return
+        before = self.health.circuit
+        self.health.failed(fault, self._clock())
+        # Not the replica's own words: they may quote a prompt.
+        cause = f": {error.__cause__}" if error.__cause__ is not None else ""
+        self._changed(before, f"{error.reason}{cause}")
+        if fault is Fault.REFUSED:
+            self._refused()
+
+    def probed(self, probe: Probe) -> float:
+        """A probe ended. Returns the seconds until the next one."""
+        self.probed_once = True
+        activity = self._hooks.activity
+        reads = activity(self.id) if self.present and activity is not None else 0
+        flowing = reads != self._reads
+        self._reads = reads
+        before = self.health.circuit
+        now = self._clock()
+        self.health.probed(probe, now, flowing)
+        self._changed(before, f"its health is {probe.value}")
+        if probe is Probe.REFUSED:
+            self._refused()
+        return self.health.due(now)
+
+    def scraped(self, load: Load) -> None:
+        """Its /metrics were read."""
+        self.load = load
+
+    def _refused(self) -> None:
+        if self.present and self._hooks.on_refused is not None:
+            self._hooks.on_refused(self.id)
+
+    def _changed(self, before: Circuit, why: str) -> None:
+        """Publish a change; one log line for each, none for a repetition."""
+        circuit = self.health.circuit
+        if circuit is before:
+            return
+        if self.model is not None:
+            self.model.review()
+        self._publish()
+        level = logging.WARNING if circuit is Circuit.OPEN else logging.INFO
+        _log.log(level, "replica %s: circuit %s, %s", self.id, circuit.value, why)
+
+    def _publish(self) -> None:
+        if self._gauge is not None:
+            self._gauge.set(1.0 if self.health.circuit is Circuit.CLOSED else 0.0)
+
+
+def server_of(config: ReplicaConfig) -> tuple[str, str]:
+    """Where it is and what it serves: the same id with another one of these is another replica."""
+    return config.url, config.model
