@@ -46,9 +46,10 @@ async def test_concurrent_takes_admit_exactly_the_capacity() -> None:
 async def test_full_buckets_are_forgotten() -> None:
     now = Now()
     store = MemoryStore(now)
+    rules = [Rule(name="r", requests_per_minute=60)]
     for i in range(10 * SWEEP_AT_LEAST):
         now.at += 1.0
-        each = plan(f"tenant-{i}", requests_per_minute=60)
+        each = make_plan(rules, f"tenant-{i}", "", "m")
         await store.reserve(Charge(each, each.amounts(1)))
     assert len(store._levels) <= SWEEP_AT_LEAST
 
