@@ -27,9 +27,16 @@ from proxy.config import ListenLimits
 
 METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS"})
 
-_LINE = rb"([A-Z][A-Z-]{0,31}) (/[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP/(1\.[01])\r\n"
+_METHOD = rb"[A-Z][A-Z-]{0,31}"
+_TARGET = rb"/[\x21\x22\x24-\x5b\x5d-\x7e]*"
+_LINE = rb"(%b) (%b) HTTP/(1\.[01])\r\n" % (_METHOD, _TARGET)
 _FIELD = rb"[A-Za-z0-9!#$%&'*+.^`|~_-]+:[\t\x20-\x7e\x80-\xff]*\r\n"
 _REQUEST_LINE = re.compile(_LINE)
+_METHOD_AND_TARGET = re.compile(rb"(%b) (%b)" % (_METHOD, _TARGET))
+_LOWER_FIELDS = re.compile(
+    rb"(?:[a-z0-9!#$%&'*+.^`|~_-]+\0(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*"
+    rb"[\x21-\x7e\x80-\xff])?)?\0)*"
+)
 _HEAD = re.compile(rb"%b((?:%b)*)\r\n" % (_LINE, _FIELD))
 _FIELDS = re.compile(rb"([^:\r\n]+):[ \t]*([^\r\n]*)\r\n")
 _AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -81,6 +88,27 @@ def parse_head(head: bytes) -> tuple[str, str, str, list[Header]]:
     if text not in METHODS:
         check_method(text)
     return text, target.decode("ascii"), version.decode("ascii"), headers
+
+
+def parse_line(method: bytes, target: bytes) -> tuple[str, str]:
+    """Method and target of a request that has no request line (RFC 9113 section 8.3.1)."""
+    if _METHOD_AND_TARGET.fullmatch(b"%b %b" % (method, target)) is None:
+        raise BadRequest(
+            "The request must have a method, and a path in origin form.", code="bad_request_line"
+        )
+    text = method.decode("ascii")
+    if text not in METHODS:
+        check_method(text)
+    return text, target.decode("ascii")
+
+
+def check_fields(headers: Sequence[Header]) -> None:
+    """Names that are tokens in lower case, and values without control characters or white space
+    around them (RFC 9113 section 8.2.1)."""
+    # Joined by what may stand in neither, and counted, the text can be read in one way only.
+    text = b"".join([b"%b\0%b\0" % header for header in headers])
+    if text.count(b"\0") != 2 * len(headers) or _LOWER_FIELDS.fullmatch(text) is None:
+        raise BadRequest("A header is not a name and a value of good form.", code="bad_header")
 
 
 def _why_not(head: bytes) -> BadRequest:
@@ -146,9 +174,16 @@ def check_head(version: str, headers: Sequence[Header], limits: ListenLimits) ->
     if b"content-encoding" in seen and seen[b"content-encoding"].lower() != b"identity":
         raise UnsupportedMediaType("Compressed request bodies are not accepted.")
     length = _body_length(version, seen.get(b"transfer-encoding"), seen.get(b"content-length"))
-    if length is not None and length > limits.max_body_bytes:
-        raise PayloadTooLarge(f"The body is larger than {limits.max_body_bytes} bytes.")
+    if length is not None:
+        _check_length(length, limits)
     return Framing(length, expect is not None and version != "1.0", _keep_alive(version, headers))
+
+
+def content_length(value: bytes, limits: ListenLimits) -> int:
+    """The number, checked as `check_head` does."""
+    length = _number(value)
+    _check_length(length, limits)
+    return length
 
 
 def _keep_alive(version: str, headers: Sequence[Header]) -> bool:
@@ -194,8 +229,15 @@ def _body_length(version: str, encoding: bytes | None, length: bytes | None) -> 
                 "Content-Length and Transfer-Encoding exclude each other.", code="bad_framing"
             )
         return None
-    if length is None:
-        return 0
+    return 0 if length is None else _number(length)
+
+
+def _number(length: bytes) -> int:
     if _LENGTH.fullmatch(length) is None:
         raise BadRequest("Content-Length is not a plain number.", code="bad_framing")
     return int(length)
+
+
+def _check_length(length: int, limits: ListenLimits) -> None:
+    if length > limits.max_body_bytes:
+        raise PayloadTooLarge(f"The body is larger than {limits.max_body_bytes} bytes.")
