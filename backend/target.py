@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Hashable
 from typing import NamedTuple, TypeAlias
 
 from backend.config import ReplicaConfig, UpstreamConfig
@@ -22,7 +23,8 @@ from backend.http2_protocol import Http2Protocol
 from backend.http2_stream import Http2Stream
 from core.clock import Clock
 from core.errors import GatewayError, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from core.metrics import Counter, Metrics
+from core.identity import identity
+from core.metrics import Counter
 from core.tasks import spawn
 
 RECOVERY_S = 5.0
@@ -30,6 +32,9 @@ RECOVERY_S = 5.0
 USUAL_STREAMS = 100
 """How many streams a connection is expected to take before one has told (RFC 9113 section 6.5.2:
 servers should allow no less)."""
+
+RESULTS = ("ok", "refused", "timeout", "failed", "cancelled")
+"""How a connect may end."""
 
 Hold: TypeAlias = Connection | Http2Stream
 
@@ -48,22 +53,22 @@ class _Waiter(NamedTuple):
     fresh: bool
 
 
+class Counts(NamedTuple):
+    """Open connections, and HTTP/2 streams on them."""
+
+    idle: int
+    busy: int
+    streams: int
+
+
 class _Connects:
     """Counters of one replica's connects, by result."""
 
     __slots__ = ("cancelled", "failed", "ok", "refused", "timeout")
 
-    def __init__(self, metrics: Metrics, replica_id: str) -> None:
-        family = metrics.counter(
-            "headrace_upstream_connects_total",
-            "Connections opened to a replica, by result.",
-            ("replica", "result"),
-        )
-        self.ok = family.labels(replica_id, "ok")
-        self.refused = family.labels(replica_id, "refused")
-        self.timeout = family.labels(replica_id, "timeout")
-        self.failed = family.labels(replica_id, "failed")
-        self.cancelled = family.labels(replica_id, "cancelled")
+    def __init__(self, family: Counter, replica_id: str) -> None:
+        by_result = [family.labels(replica_id, result) for result in RESULTS]
+        self.ok, self.refused, self.timeout, self.failed, self.cancelled = by_result
 
     def of(self, error: UpstreamError) -> Counter:
         if isinstance(error, UpstreamTimeout):
@@ -72,18 +77,20 @@ class _Connects:
 
 
 class Target:
-    """One replica's connections. `failed_at` is the instant of the last connect that failed."""
+    """One replica's connections. `access`: how it is reached, to tell whether that has changed.
+    `failed_at` is the instant of the last connect that failed."""
 
     def __init__(
         self,
         config: ReplicaConfig,
         upstream: UpstreamConfig,
-        metrics: Metrics,
+        connects: Counter,
         clock: Clock,
         context: ssl.SSLContext | None,
     ) -> None:
-        """Raises ConfigError."""
+        """`connects` by replica and result. Raises ConfigError."""
         self.id = config.replica.id
+        self.access = access_of(config, upstream)
         self._dialer = Dialer(config, upstream, context)
         self._clock = clock
         self._warm = upstream.pool.warm
@@ -95,17 +102,8 @@ class Target:
         self._dials: set[asyncio.Task[None]] = set()
         self._opening = 0
         self._failed_at = float("-inf")
-        self._connects = _Connects(metrics, self.id)
-        gauge = metrics.gauge(
-            "headrace_upstream_connections",
-            "Open connections to a replica, by state.",
-            ("replica", "state"),
-        )
-        self._idle_gauge = gauge.labels(self.id, "idle")
-        self._busy_gauge = gauge.labels(self.id, "busy")
-        self._streams_gauge = metrics.gauge(
-            "headrace_upstream_streams", "Open HTTP/2 streams to a replica.", ("replica",)
-        ).labels(self.id)
+        self._connects = _Connects(connects, self.id)
+        self._retired = False
 
     def __repr__(self) -> str:
         return f"<Target {self._http1} {self._http2}, {len(self._waiting)} wait>"
@@ -135,6 +133,18 @@ class Target:
     def count(self) -> int:
         """Sockets that are open or being opened."""
         return len(self._http1.idle) + len(self._http1.busy) + len(self._http2) + self._opening
+
+    @property
+    def done(self) -> bool:
+        """Nothing is open and nobody waits."""
+        return not (self.count() or self._waiting or self._dials)
+
+    def counts(self) -> Counts:
+        return Counts(
+            len(self._http1.idle) + self._http2.idle,
+            len(self._http1.busy) + self._http2.busy,
+            self._http2.streams,
+        )
 
     # --- the pool's side
 
@@ -168,15 +178,20 @@ class Target:
         for task in list(self._dials):
             task.cancel()
 
+    def retire(self) -> None:
+        """No exchange will ask for a place any more. Those that have or await one go on; what is
+        idle is closed now and in each tick."""
+        self._retired = True
+        self.close_idle()
+
     def tick(self, now: float) -> None:
-        """To be called once a second: close what is dead or idle for too long, publish the counts,
-        open what is to be kept warm."""
+        """To be called once a second: close what is dead or idle for too long, open what is to be
+        kept warm."""
         self._http1.tick(now)
         self._http2.tick(now)
-        self._idle_gauge.set(len(self._http1.idle) + self._http2.idle)
-        self._busy_gauge.set(len(self._http1.busy) + self._http2.busy)
-        self._streams_gauge.set(self._http2.streams)
-        if self._http1.open and now - self._failed_at >= RECOVERY_S:
+        if self._retired:
+            self.close_idle()
+        elif self._http1.open and now - self._failed_at >= RECOVERY_S:
             ready = self._http2.with_room if self._multiplexed else len(self._http1.idle)
             for _ in range(self._warm - ready - self._opening):
                 self._dial()
@@ -284,3 +299,13 @@ class Target:
         for waiter in self._waiting:
             if not waiter.given.done():
                 waiter.given.set_exception(error)
+
+
+def access_of(config: ReplicaConfig, upstream: UpstreamConfig) -> Hashable:
+    """Everything that a connection to the replica depends on. Raises ConfigError."""
+    return (
+        identity((config.url, config.protocol, config.tls, config.api_key)),
+        (upstream.timeouts.connect_s, upstream.timeouts.tls_s),
+        upstream.pool,
+        upstream.http2_engine,
+    )
