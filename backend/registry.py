@@ -228,10 +228,12 @@ class Registry:
         replica = config.replica
         old = self._roster.entries.get(replica.id)
         watching = (
-            identity((config.url, config.tls, config.api_key)),
+            identity((config.url, config.protocol, config.tls, config.api_key)),
             upstream.health,
             upstream.metrics,
             upstream.active_health,
+            upstream.timeouts,
+            upstream.http2_engine,
         )
         if old is None or old.member.server != server_of(config):
             member = Member(config, upstream.health, self.hooks, self._clock)

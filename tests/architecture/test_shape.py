@@ -27,6 +27,7 @@ PERFORMS = {
     "auth.fetcher",
     "auth.source",
     "auth.verifier",
+    "backend.asker",
     "backend.dial",
     "backend.dialer",
     "backend.http1_protocol",
