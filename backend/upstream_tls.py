@@ -1,7 +1,7 @@
 """TLS towards the replicas: verified by default, with sessions resumed.
 
 asyncio has no way to hand a session to a new connection. A context whose `wrap_bio` remembers the
-last connection of its replica does it underneath, for asyncio and uvloop alike. Each replica has
+last session with its replica does it underneath, for asyncio and uvloop alike. Each replica has
 its own context, so a session never crosses a change of host, name or verification.
 """
 
@@ -14,11 +14,15 @@ from typing import Any
 from backend.config import ReplicaConfig, ReplicaTlsConfig
 from core.errors import ConfigError
 
+_ALPN = {"http1": ["http/1.1"], "h2": ["h2"], "auto": ["h2", "http/1.1"]}
+"""What is offered (RFC 7301), the favourite first."""
+
 
 class ResumingContext(ssl.SSLContext):
-    """A client context for one server that offers the last connection's session."""
+    """A client context for one server that offers the newest session that can be resumed."""
 
     _last: ssl.SSLObject | None = None
+    _session: ssl.SSLSession | None = None
 
     def wrap_bio(  # type: ignore[override]
         self,
@@ -28,12 +32,19 @@ class ResumingContext(ssl.SSLContext):
         server_hostname: str | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        # TLS 1.3 tickets come after the handshake, so the session is asked for only now.
-        if session is None and self._last is not None:
-            session = self._last.session
+        if session is None:
+            session = self._newest()
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         self._last = made
         return made
+
+    def _newest(self) -> ssl.SSLSession | None:
+        """TLS 1.3 tickets come after the handshake, so the last connection is asked only now; it
+        has none if it is still in its handshake, or never got through it."""
+        found = self._last.session if self._last is not None else None
+        if found is not None and found.has_ticket:
+            self._session = found
+        return self._session
 
 
 def build_contexts(replicas: Iterable[ReplicaConfig]) -> dict[str, ssl.SSLContext]:
@@ -51,7 +62,7 @@ def build_contexts(replicas: Iterable[ReplicaConfig]) -> dict[str, ssl.SSLContex
 def _build(config: ReplicaConfig, tls: ReplicaTlsConfig) -> ssl.SSLContext:
     context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(_ALPN[config.protocol])
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
