@@ -32,13 +32,8 @@ class ModelFleet:
         self.seen: Sequence[Replica] | None = None
         self.away: dict[str, tuple[Member, float]] = {}
         self.members: list[Member] = []
-        priors = config.priors
-        self.speeds = ModelSpeed(
-            priors.prefill_tokens_per_second,
-            priors.decode_seconds_per_sequence,
-            priors.decode_seconds_per_token,
-        )
-        self.output_tokens = priors.output_tokens
+        self.speeds = _speeds(config)
+        self.output_tokens = config.priors.output_tokens
         self.uncached_tokens = 0.0
 
     def __repr__(self) -> str:
@@ -67,6 +62,17 @@ class ModelFleet:
         if (away := self.away.pop(replica_id, None)) is not None:
             self._drop(away[0])
 
+    def use(self, config: RoutingConfig, index: PrefixIndex) -> None:
+        """Go by `config` and `index` from now on; accounts stay as they are."""
+        if config.priors != self._config.priors:
+            self.speeds = _speeds(config)
+            for member in self.known():
+                member.speed = self.speeds.replica(member.replica.weight)
+        self._config = config
+        self._index = index
+        for member in self.known():
+            member.use(member.replica, config, index)
+
     def observed(self, output_tokens: int) -> None:
         """An answer ended with so many tokens."""
         if output_tokens > 0:
@@ -89,10 +95,18 @@ class ModelFleet:
                     speeds=self.speeds,
                     appeared_at=appeared_at,
                 )
+            elif member.replica != replica:
+                self._settings_changed(member, replica)
             member.replica = replica
             self.members.append(member)
         for member in known.values():
             self.away[member.replica.id] = (member, now)
+
+    def _settings_changed(self, member: Member, replica: Replica) -> None:
+        if member.replica.weight != replica.weight:
+            self.speeds.forget(member.speed)
+            member.speed = self.speeds.replica(replica.weight)
+        member.use(replica, self._config, self._index)
 
     def _returned(self, replica: Replica, now: float) -> Member | None:
         away = self.away.pop(replica.id, None)
@@ -112,6 +126,16 @@ class ModelFleet:
                 self._drop(self.away.pop(replica_id)[0])
 
     def _drop(self, member: Member) -> None:
+        member.gone = True
         self._index.remove(member.entry)
         self.speeds.forget(member.speed)
         self._on_gone(member)
+
+
+def _speeds(config: RoutingConfig) -> ModelSpeed:
+    priors = config.priors
+    return ModelSpeed(
+        priors.prefill_tokens_per_second,
+        priors.decode_seconds_per_sequence,
+        priors.decode_seconds_per_token,
+    )

@@ -68,6 +68,14 @@ class PrefixIndex:
         self._bound_all()
         return target
 
+    def has(self, target: Target) -> bool:
+        return target.alive and target in self._targets
+
+    def limit(self, max_entries: int) -> None:
+        """Bound it anew; what is too much goes bit by bit as others come."""
+        self._max_entries = max_entries
+        self._bound_all()
+
     def remove(self, target: Target) -> None:
         """Forget a target wholly. Its bit matches nothing from now on; its blocks go bit by bit
         with later calls, as a large one at once would hold the event loop."""
@@ -76,6 +84,16 @@ class PrefixIndex:
             self._targets.remove(target)
             self._dying.append(target)
             self._bound_all()
+
+    def clear(self) -> None:
+        """Forget every target; `sweep` does the work."""
+        for target in list(self._targets):
+            self.remove(target)
+
+    def sweep(self, budget: int) -> bool:
+        """Wipe up to `budget` blocks of removed targets; whether none is left."""
+        self._sweep(budget)
+        return not self._dying
 
     def match(self, blocks: Sequence[int], targets: int) -> list[tuple[int, int]]:
         """How many of the leading `blocks` each target of the mask holds: pairs of a mask and a

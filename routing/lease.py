@@ -50,6 +50,7 @@ class Lease:
         "_blocks",
         "_entry",
         "_first_at",
+        "_index",
         "_keeper",
         "_live",
         "_open",
@@ -85,12 +86,24 @@ class Lease:
         self.pending = length - cached if cached < length else 1
         self._live = length + output
         account.charge(self.pending, self._live)
+        # Its own: the keeper's may be another one by the time of the first token.
+        index = self._index = keeper.index
         self._entry = member.entry
         self._blocks = blocks
-        keeper.index.expect(member.entry, blocks)
+        index.expect(member.entry, blocks)
 
     def __repr__(self) -> str:
         return f"<Lease {self.replica.id} W={self.pending} K={self._live} open={self._open}>"
+
+    @property
+    def outlived(self) -> bool:
+        """The replica has left the configuration since: what becomes of it concerns nobody."""
+        return self.member.gone
+
+    @property
+    def predicted_by(self) -> PrefixIndex:
+        """The index that `predicted_cached` is from."""
+        return self._index
 
     @property
     def score(self) -> Score | None:
@@ -109,7 +122,7 @@ class Lease:
         keeper = self._keeper
         if not account.prefilled(pending):
             keeper.underflow()
-        keeper.index.confirm(self._entry, self._blocks)
+        self._index.confirm(self._entry, self._blocks)
         keeper.prefilled(self, pending, now)
 
     def settle(self, *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int) -> None:
@@ -133,7 +146,7 @@ class Lease:
         if not self.member.account.free(self.pending, self._live):
             self._keeper.underflow()
         if self._first_at is None:
-            self._keeper.index.drop(self._entry, self._blocks)
+            self._index.drop(self._entry, self._blocks)
 
     def explain(self) -> str:
         """The decision in one line, in milliseconds."""

@@ -20,7 +20,8 @@ class Member:
 
     `appeared_at`: when it came (back), NEVER for those there from the start. `proven`: it has
     answered since. `last_pick` counts picks of the whole router, to tell who waited longest.
-    `kv_known`: the size of its KV cache was configured or reported, not assumed.
+    `kv_known`: the size of its KV cache was configured or reported, not assumed. `gone`: nothing
+    is remembered of it any more, though leases may still hold it.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class Member:
         "entry",
         "foreign_in_flight",
         "foreign_tokens",
+        "gone",
         "key",
         "kv_known",
         "kv_tokens",
@@ -63,9 +65,25 @@ class Member:
         self.review_at = NEVER
         self.foreign_tokens = 0.0
         self.foreign_in_flight = 0.0
+        self.gone = False
 
     def __repr__(self) -> str:
         return f"<Member {self.replica.id} {self.account} {self.speed}>"
+
+    def use(self, replica: Replica, config: RoutingConfig, index: PrefixIndex) -> None:
+        """The same server with other settings, or another index, which knows nothing of it."""
+        if replica.kv_tokens is not None:
+            self.kv_known = True
+            self.kv_tokens = replica.kv_tokens
+        elif self.replica.kv_tokens is not None or not self.kv_known:
+            self.kv_known = False  # until it reports
+            self.kv_tokens = config.default_kv_tokens
+        self.replica = replica
+        capacity = self.kv_tokens // config.block_tokens
+        if not index.has(self.entry):
+            self.entry = index.add(capacity)
+        elif self.entry.nominal != max(capacity, 1):
+            index.resize(self.entry, capacity)
 
     def review(
         self,

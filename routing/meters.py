@@ -53,6 +53,7 @@ class RouterMeters:
         ).inc
         self._gauges: dict[str, tuple[Gauge, Gauge, Gauge]] = {}
         self._leaving: list[Member] = []
+        self._left: set[str] = set()
 
     def publish(self, members: Sequence[Member], index: PrefixIndex) -> None:
         """Show the accounts of `members` and of those forgotten that still carry something."""
@@ -66,12 +67,25 @@ class RouterMeters:
                 pending + account.pending_tokens,
                 live + account.live_tokens,
             )
+        self._remove_those_left({member.replica.id for member in (*members, *self._leaving)}, sums)
         for replica_id, values in sums.items():
             for gauge, value in zip(self._of(replica_id), values, strict=True):
                 gauge.set(value)
         self._entries.set(len(index))
         self._evictions.inc(index.evictions - self._evicted)
         self._evicted = index.evictions
+
+    def left(self, replica_id: str) -> None:
+        """It is in the configuration no more: shown until it carries nothing, unless it returns."""
+        self._left.add(replica_id)
+
+    def _remove_those_left(self, known: set[str], sums: dict[str, tuple[int, int, int]]) -> None:
+        for replica_id in self._left - known:
+            sums.pop(replica_id, None)
+            if self._gauges.pop(replica_id, None) is not None:
+                for family in (self._in_flight, self._pending, self._live):
+                    family.remove(replica_id)
+        self._left &= {member.replica.id for member in self._leaving}
 
     def _of(self, replica_id: str) -> tuple[Gauge, Gauge, Gauge]:
         gauges = self._gauges.get(replica_id)

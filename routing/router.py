@@ -27,6 +27,7 @@ _UNPROVEN_IN_FLIGHT = 4
 _NO_REPLICA_RETRY_S = 2.0
 _FULL_RETRY_S = 1.0
 _SMOOTHING = 0.05
+_FADE_BLOCKS = 20_000
 
 
 class Fleet(Protocol):
@@ -46,6 +47,7 @@ class Router:
         self.clock = clock
         self.index = PrefixIndex(config.index_entries)
         self._policy = make_policy(config, self.index)
+        self._fading: list[PrefixIndex] = []
         self._models: dict[str, ModelFleet] = {}
         self._knee = float(config.attention_knee_tokens)
         self._picks = 0
@@ -109,11 +111,32 @@ class Router:
         called once a second, as nobody reads them at every request's pace."""
         members = [member for fleet in self._models.values() for member in fleet.known()]
         self._meters.publish(members, self.index)
+        # Millions of blocks at once would hold the event loop.
+        self._fading = [index for index in self._fading if not index.sweep(_FADE_BLOCKS)]
+
+    def use(self, config: RoutingConfig, *, cold: bool) -> None:
+        """Decide by `config` from now on. What replicas have to do, and how fast they are, is
+        known as before; with `cold` nothing of what they hold: blocks are made in another way."""
+        self._config = config
+        self._knee = float(config.attention_knee_tokens)
+        if cold:
+            before, self.index = self.index, PrefixIndex(config.index_entries)
+            self.index.evictions = before.evictions
+            before.clear()
+            self._fading.append(before)
+        else:
+            self.index.limit(config.index_entries)
+        self._policy = make_policy(config, self.index)
+        for fleet in self._models.values():
+            fleet.use(config, self.index)
 
     def forget(self, replica_id: str) -> None:
         """A replica left the configuration: nothing is remembered of it."""
-        for fleet in self._models.values():
+        for model, fleet in list(self._models.items()):
             fleet.forget(replica_id)
+            if not fleet.known():
+                del self._models[model]
+        self._meters.left(replica_id)
 
     def _eligible(
         self,
@@ -199,7 +222,8 @@ class Router:
             self._meters.delivered(cached_tokens)
         # Engines count in blocks of their own, so a difference of two of ours says nothing.
         block = self._config.block_tokens
-        if not -2 * block <= predicted - cached_tokens <= 2 * block:
+        off = not -2 * block <= predicted - cached_tokens <= 2 * block
+        if off and lease.predicted_by is self.index:
             self.index.corrected(
                 lease.member.entry, predicted=predicted // block, delivered=cached_tokens // block
             )

@@ -15,8 +15,9 @@ from core.metrics import Metrics
 from core.prompt import Prompt
 from core.replica import Load, Replica
 from routing.blocks import chain, seed
-from routing.config import RoutingConfig
+from routing.config import Priors, RoutingConfig
 from routing.lease import Lease
+from routing.member import Member
 from routing.router import Router
 
 
@@ -447,3 +448,130 @@ def test_foreign_traffic_is_seen_and_avoided(bench: Callable[..., Bench]) -> Non
         made.pick(prompt(f"{n}", tokens=640)).release()
     leases = [made.pick(prompt(f"late{n}", tokens=640)) for n in range(6)]
     assert {lease.replica.id for lease in leases} == {"r1"}
+
+
+def test_another_way_to_decide_keeps_what_is_known(bench: Callable[..., Bench]) -> None:
+    made = bench(2)
+    asked = prompt("a", "b")
+    first = made.serve(asked)
+    held = made.pick(asked)
+    made.router.use(RoutingConfig(decode_weight=1.0, tie_window_s=0.0), cold=False)
+    assert made.accounts() == [
+        (held.pending, 1, asked.length + 100) if f"r{n}" == first else (0, 0, 0) for n in range(2)
+    ]
+    made.router.use(RoutingConfig(policy="round_robin"), cold=False)
+    turns = [made.pick(asked) for _ in range(2)]
+    assert {lease.replica.id for lease in turns} == {"r0", "r1"}
+    for lease in (held, *turns):
+        lease.release()
+    made.router.use(RoutingConfig(), cold=False)
+    with made.pick(asked) as lease:
+        assert (lease.replica.id, lease.predicted_cached) == (first, 128)
+    assert made.accounts() == [(0, 0, 0)] * 2
+    assert made.underflows() == 0
+
+
+def test_other_blocks_forget_what_is_held_and_leases_end_as_they_began(
+    bench: Callable[..., Bench],
+) -> None:
+    made = bench(2)
+    asked = prompt("a", "b")
+    made.serve(asked)
+    begun, unbegun, failed = (made.pick(asked) for _ in range(3))
+    begun.first_token(made.clock.now)
+    before = made.router.index
+    made.router.use(RoutingConfig(block_tokens=128), cold=True)
+    with made.pick(asked) as lease:
+        assert lease.predicted_cached == 0
+    unbegun.first_token(made.clock.now)
+    for lease in (begun, unbegun):
+        lease.settle(prompt_tokens=asked.length, cached_tokens=0, output_tokens=3)
+    failed.release()
+    assert made.accounts() == [(0, 0, 0)] * 2
+    assert made.underflows() == 0
+    assert all(member.entry.capacity == 500_000 // 128 for member in members(made))
+    made.router.publish()
+    assert (len(before), len(made.router.index)) == (0, 0)
+    assert made.metrics.value("headrace_index_evictions_total") == 0
+
+
+def test_a_large_index_is_wiped_bit_by_bit(bench: Callable[..., Bench]) -> None:
+    made = bench(1, default_kv_tokens=10_000_000)
+    for n in range(3):
+        made.serve(prompt(*[f"{n}.{k}" for k in range(10_000)], tokens=64))
+    before = made.router.index
+    size = len(before)
+    assert size > 20_000
+    made.router.use(RoutingConfig(), cold=True)
+    made.router.publish()
+    assert len(before) == size - 20_000
+    made.router.publish()
+    assert len(before) == 0
+    assert made.router._fading == []
+
+
+def test_settings_of_a_replica_change_under_its_leases(bench: Callable[..., Bench]) -> None:
+    made = bench(2)
+    lease = made.pick(prompt("a"))
+    made.fleet.replicas = tuple(
+        Replica(r.id, "m", weight=2.0, max_in_flight=1, kv_tokens=64_000)
+        for r in made.fleet.replicas
+    )
+    other = made.pick(prompt("b"))
+    assert other.replica.id != lease.replica.id
+    with pytest.raises(Unavailable):
+        made.pick(prompt("c"))
+    for member in members(made):
+        assert member.entry.capacity == 1000
+        assert member.kv_known
+        assert member.speed.prefill_rate == 2 * 16_000
+    made.fleet.replicas = tuple(Replica(r.id, "m") for r in made.fleet.replicas)
+    third = made.pick(prompt("d"))
+    assert [member.kv_tokens for member in members(made)] == [500_000] * 2
+    for one in (lease, other, third):
+        one.release()
+    assert made.accounts() == [(0, 0, 0)] * 2
+
+
+def test_other_priors_begin_to_learn_anew(bench: Callable[..., Bench]) -> None:
+    made = bench(1)
+    lease = made.pick(prompt("a"))
+    priors = Priors(prefill_tokens_per_second=5000.0)
+    made.router.use(RoutingConfig(priors=priors, default_kv_tokens=6400), cold=False)
+    (member,) = members(made)
+    assert member.speed.prefill_rate == 5000
+    assert member.entry.capacity == 100
+    lease.first_token(made.clock.now)
+    lease.release()
+    assert made.underflows() == 0
+
+
+def test_a_lease_knows_that_its_replica_left(bench: Callable[..., Bench]) -> None:
+    made = bench(2)
+    lease = made.pick(prompt("a"))
+    (other,) = [r for r in made.fleet.replicas if r.id != lease.replica.id]
+    assert not lease.outlived
+    made.router.forget(other.id)
+    assert not lease.outlived
+    made.router.forget(lease.replica.id)
+    assert lease.outlived
+
+
+def test_who_left_is_shown_until_done_and_then_no_more(bench: Callable[..., Bench]) -> None:
+    made = bench(2)
+    lease = made.pick(prompt("a"))
+    gone = lease.replica
+    made.fleet.replicas = tuple(r for r in made.fleet.replicas if r is not gone)
+    made.router.forget(gone.id)
+    assert gauges(made, gone.id)[1] == 1
+    lease.release()
+    gauges(made, gone.id)
+    family = made.metrics.board.collect()["headrace_replica_inflight"]
+    assert (gone.id,) not in family.series
+    made.pick(prompt("a"))
+    gauges(made, gone.id)
+    assert len(made.metrics.board.collect()["headrace_replica_inflight"].series) == 1
+
+
+def members(made: Bench) -> list[Member]:
+    return made.router._models["m"].members
