@@ -27,13 +27,16 @@ _MOST_TOKENS = 2**31  # beyond what any exchange can use: such a count is a faul
 
 
 class Lease(AbstractContextManager["Lease"], Protocol):
-    """A replica held for one exchange."""
+    """A replica held for one exchange. `outlived`: it has left the configuration since."""
 
     @property
     def replica(self) -> Replica: ...
 
     @property
     def predicted_cached(self) -> int: ...
+
+    @property
+    def outlived(self) -> bool: ...
 
     def first_token(self, now: float) -> None: ...
 
@@ -180,7 +183,7 @@ class Dispatcher:
             try:
                 with lease:
                     await self._try(exchange, delivery, record, lease, fresh)
-                self._note_outcome(replica_id, delivery, record)
+                self._note_outcome(lease, delivery, record)
                 return
             except UpstreamError as error:
                 failure, failed_in = error, record.phase
@@ -190,11 +193,12 @@ class Dispatcher:
                     tries -= 1
                     self._retries.labels("stale_connection").inc()
                     continue
-                self._health.failed(replica_id, error)
+                if not lease.outlived:
+                    self._health.failed(replica_id, error)
+                    excluded.append(replica_id)
                 if not self._may_retry(exchange, error, tries):
                     raise
                 fresh = False
-                excluded.append(replica_id)
                 self._retries.labels(error.reason).inc()
 
     async def _try(
@@ -245,7 +249,7 @@ class Dispatcher:
                     output_tokens=delivery.output_tokens,
                 )
 
-    def _note_outcome(self, replica_id: str, delivery: Delivery, record: AccessRecord) -> None:
+    def _note_outcome(self, lease: Lease, delivery: Delivery, record: AccessRecord) -> None:
         """An error that was passed on is a failure all the same: of the replica, unless it says
         that the request is at fault."""
         status = record.status or 0
@@ -253,10 +257,12 @@ class Dispatcher:
             record.reason = "upstream_error_event"
         elif status >= 400:
             record.reason = f"upstream_status_{status}"
+        if lease.outlived:
+            return
         if delivery.failure is None and status < 500:
-            self._health.succeeded(replica_id)
+            self._health.succeeded(lease.replica.id)
         else:
-            self._health.failed(replica_id, UpstreamError("It answered with an error."))
+            self._health.failed(lease.replica.id, UpstreamError("It answered with an error."))
 
     def _may_retry(self, exchange: Exchange, error: UpstreamError, tries: int) -> bool:
         return (

@@ -230,3 +230,16 @@ async def test_the_phase_of_the_failure_is_told_when_no_replica_is_left() -> Non
     s = Setting(FakePool(REFUSED), replicas=1)
     assert await s.run() is REFUSED
     assert s.record.phase == "connect"
+
+
+@pytest.mark.parametrize("first", [OVERLOAD, stream(EVENT, DONE)])
+async def test_what_becomes_of_a_replica_that_has_left_concerns_nobody(first: Any) -> None:
+    """Another one may have taken over its id meanwhile, and that one may be tried."""
+    s = Setting(FakePool(first, stream(EVENT, DONE)), replicas=1)
+    s.router.on_lease = lambda lease, n: setattr(lease, "outlived", n == 1)
+    assert await s.run() is None
+    if first is OVERLOAD:
+        assert [lease.replica.id for lease in s.router.leases] == ["r0", "r0"]
+        assert (s.health.bad, s.health.good) == ([], ["r0"])
+    else:
+        assert (s.health.bad, s.health.good) == ([], [])

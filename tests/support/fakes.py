@@ -146,6 +146,7 @@ class FakeLease:
     def __init__(self, replica_id: str, router: FakeRouter) -> None:
         self.replica = Replica(id=replica_id, model="m")
         self.predicted_cached = 0
+        self.outlived = False
         self.first_at: float | None = None
         self.settled: tuple[int, int | None, int] | None = None
         self._router = router
@@ -175,6 +176,7 @@ class FakeRouter:
         self.replica_ids = replica_ids
         self.leases: list[FakeLease] = []
         self.held = 0
+        self.on_lease: Callable[[FakeLease, int], object] = lambda lease, number: None
 
     async def lease(
         self,
@@ -189,6 +191,7 @@ class FakeRouter:
                 lease = FakeLease(replica_id, self)
                 self.leases.append(lease)
                 self.held += 1
+                self.on_lease(lease, len(self.leases))
                 return lease
         raise Unavailable("No replica is left.")
 
