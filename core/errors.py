@@ -87,6 +87,11 @@ class PayloadTooLarge(BadRequest):
     code = "payload_too_large"
 
 
+class MisdirectedRequest(BadRequest):
+    status = 421
+    code = "misdirected_request"
+
+
 class UnsupportedMediaType(BadRequest):
     status = 415
     code = "unsupported_media_type"

@@ -14,11 +14,24 @@ Header = tuple[bytes, bytes]
 """Lower-case name and value, both without surrounding white space."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """Who a client is by the certificate that it showed. `subject` as in RFC 4514, `fingerprint`
+    SHA-256 of the certificate in hex, `not_after` Unix seconds."""
+
+    subject: str
+    dns_names: tuple[str, ...]
+    uri_names: tuple[str, ...]
+    fingerprint: str
+    not_after: float
+
+
 @dataclass(slots=True)
 class Request:
     """A complete request that passed the gate. `path` is without query, `headers` are without
     Content-Length; `received_at` and `complete_at` are monotonic seconds of the first head byte
-    and of the last body byte."""
+    and of the last body byte. `client_certificate`: valid, and of an authority that is trusted;
+    None when there is none or none is asked for."""
 
     method: str
     path: str
@@ -29,6 +42,7 @@ class Request:
     version: str
     received_at: float
     complete_at: float
+    client_certificate: ClientCertificate | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""

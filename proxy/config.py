@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from core.section import Contradictions, FilePath, Section
+from core.section import Contradictions, Section
 from proxy.address import Address, parse_address
+from proxy.tls_config import TlsConfig
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1)]
@@ -35,14 +36,6 @@ class ListenAddress(str):
     @property
     def parsed(self) -> Address:
         return parse_address(self)
-
-
-class TlsConfig(Section):
-    """PEM files of the certificate (with its chain) and of its key."""
-
-    certificate: FilePath
-    key: FilePath
-    minimum_version: Literal["1.2", "1.3"] = "1.3"
 
 
 class CorsConfig(Section):

@@ -16,6 +16,7 @@ from proxy.answers import answer_error
 from proxy.flow import NEVER
 from proxy.http1_exchange import Http1Exchange
 from proxy.http1_request import RequestReader
+from proxy.tls_session import TlsSession, tls_session
 from proxy.turns import LARGE_READ_BYTES
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Http1Connection(asyncio.Protocol):
         self._paused = False
         self._waiting = 0  # bytes in the transport's buffer at the last look
         self._exchange: Http1Exchange | None = None
+        self._session: TlsSession | None = None
         self.keep_alive = True
         self.deadline_at = NEVER
 
@@ -165,7 +167,22 @@ class Http1Connection(asyncio.Protocol):
         self.keep_alive = self._reader.keep_alive and not self._listener.draining
         self.deadline_at = NEVER
         self._exchange = exchange = Http1Exchange(self, request)
-        exchange.task = self._listener.begin(exchange)
+        tls = self._listener.tls
+        if tls is None or tls.rules is None or self._admitted(exchange):
+            exchange.task = self._listener.begin(exchange)
+
+    def _admitted(self, exchange: Http1Exchange) -> bool:
+        """Whether TLS said what it must for this request; if not, it is answered."""
+        assert self._transport is not None
+        if self._session is None:
+            self._session = tls_session(self._transport)
+        try:
+            self._listener.admit(self._session, exchange.request)
+        except GatewayError as error:
+            answer_error(exchange, error, [(b"x-request-id", exchange.id.encode("ascii"))])
+            self._listener.refused(exchange, error)
+            return False
+        return True
 
     def _read_pipelined(self) -> None:
         if not (self._exchange or self._paused or self._closing or self._reader.in_body):

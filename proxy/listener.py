@@ -12,12 +12,15 @@ from email.utils import formatdate
 from typing import Any
 
 from core.errors import GatewayError
+from core.exchange import Request
 from core.metrics import Metrics
 from core.tasks import running, spawn
 from proxy.config import ListenLimits, ListenTimeouts
 from proxy.flow import Watchdog
 from proxy.http1 import Http1Connection
 from proxy.http1_exchange import Http1Exchange
+from proxy.tls import ServerTls
+from proxy.tls_session import TlsSession
 from proxy.turns import ReadTurns
 
 Handler = Callable[[Http1Exchange], Coroutine[Any, Any, None]]
@@ -37,7 +40,9 @@ class Listener:
         limits: ListenLimits,
         max_connections: int,
         metrics: Metrics,
+        tls: ServerTls | None = None,
     ) -> None:
+        self.tls = tls
         self.loop = asyncio.get_running_loop()
         self.now = time.monotonic
         self.read_turns = ReadTurns()
@@ -126,6 +131,12 @@ class Listener:
         if self._per_address[peer] <= 0:
             del self._per_address[peer]
         self._open.set(len(self._connections))
+
+    def admit(self, session: TlsSession | None, request: Request) -> None:
+        """Let a request pass that may come over this connection, and note its client certificate,
+        or raise GatewayError. Needed only while `tls.rules` is there."""
+        if self.tls is not None:
+            self.tls.admit(session, request)
 
     def begin(self, exchange: Http1Exchange) -> asyncio.Task[None]:
         return spawn(self._handler(exchange), "exchange", watch=False)

@@ -1,145 +1,259 @@
-"""The server's TLS context, made before the workers are forked.
+"""TLS towards clients: one context that connections begin with, others that they are switched to.
 
-OpenSSL makes the key of its session tickets when the context is made, so workers forked later,
-and those that replace dead ones, all accept each other's tickets: resumption does not depend on
-which worker a client meets. TLS 1.3 only unless configured otherwise; Python offers no early
-data (0-RTT), so no request can be replayed.
+The outer context is made before the workers are forked and stays for good: listening sockets know
+no other. It holds what concerns every connection, its ticket keys above all. When the client has
+named its host, the connection is switched to the inner context with the right certificate. Inner
+contexts are swapped whole: a new certificate is shown from the next handshake on, and no handshake
+sees half of a change.
+
+TLS 1.3 only unless configured otherwise. Python offers no early data (0-RTT), so no request can be
+replayed.
 """
 
 from __future__ import annotations
 
 import datetime
-import operator
+import os
 import ssl
-from typing import NoReturn, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-
+from core.clock import Clock
 from core.errors import ConfigError
+from core.exchange import Request
+from proxy.certificates import (
+    Authorities,
+    HostTable,
+    ServerCertificate,
+    covers,
+    load_server_certificate,
+    read,
+)
+from proxy.ticket_keys import OPEN, DerivedKeys, FileKeys, TicketKey, TicketKeys
+from proxy.ticket_ring import OpenSsl, TicketRing, Unreachable
+from proxy.ticket_trial import try_ring
+from proxy.tls_admission import ClientRule, HostRules
+from proxy.tls_config import CertificateConfig, TicketConfig, TlsConfig
+from proxy.tls_context import MemoryClient, ServerContext, load_chain, new_context
+from proxy.tls_session import TlsSession
 
 ALPN = ("http/1.1",)
-_TLS12_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+TicketSource = Literal["files", "secret", "memory", "openssl"]
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_EXPIRES_SOON_DAYS = 14
+_SHORTEST_SECRET = 32
+_TICKETS = 2  # for each full handshake, as OpenSSL has it
 
 
-class DirectSSLObject(ssl.SSLObject):
-    """`read` and `write` are OpenSSL's own: the event loop asks for both once a connection and
-    calls them for every chunk, each time without the Python frame of the standard library's."""
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Everything that `ServerTls.commit` puts in place. `expiries`: places in the configuration,
+    and when what is there expires."""
 
-    read = property(operator.attrgetter("_sslobj.read"))
-    write = property(operator.attrgetter("_sslobj.write"))
-
-
-class TlsSettings(Protocol):
-    """PEM files of the certificate chain and of its key, and the lowest version."""
-
-    @property
-    def certificate(self) -> str: ...
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def minimum_version(self) -> str: ...
+    contexts: HostTable[ServerContext]
+    inner: tuple[ServerContext, ...]
+    source: TicketSource
+    keys: TicketKeys
+    policy: bytes
+    rules: HostRules | None
+    minimum_version: ssl.TLSVersion
+    expiries: tuple[tuple[str, datetime.datetime], ...]
 
 
-def server_context(settings: TlsSettings, now: datetime.datetime) -> ssl.SSLContext:
-    """A context that has shaken hands with itself. `now` is aware wall-clock time.
+class ServerTls:
+    """`context` is for listening sockets. `rules` is None when every request may come over every
+    connection. `fault` says why tickets have OpenSSL's own key; empty when they have not.
 
-    Raises ConfigError with one sentence: file missing or unreadable, not PEM, key that does not
-    belong to the certificate, certificate not valid at `now`.
+    `wall_clock`: Unix seconds. Raises ConfigError with one line for each fault.
     """
-    certificate = _certificate(settings.certificate)
-    _check_key(settings, certificate)
-    _check_dates(settings.certificate, certificate, now)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sslobject_class = DirectSSLObject
-    context.minimum_version = _VERSIONS[settings.minimum_version]
-    context.options |= (
-        ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    )
-    context.set_ciphers(_TLS12_CIPHERS)
-    context.set_alpn_protocols(list(ALPN))
-    try:
-        # Without a password OpenSSL would ask for one on the terminal.
-        context.load_cert_chain(settings.certificate, settings.key, password=_no_password)
-        _shake_hands(context)
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigError(
-            f"the certificate {settings.certificate} with the key {settings.key} does not work: "
-            f"{error}"
-        ) from error
-    return context
 
+    def __init__(self, settings: TlsConfig, wall_clock: Clock, alpn: Sequence[str] = ALPN) -> None:
+        self._clock = wall_clock
+        self._alpn = alpn
+        self._secret = os.urandom(32)
+        self._staged = staged = self.stage(settings)
+        self.rules: HostRules | None = None
+        self.fault = ""
+        self.context = new_context(alpn, staged.minimum_version)
+        self.context.sni_callback = self._switch
+        try:
+            openssl = OpenSsl()
+            try_ring(openssl, settings.pairs[0])
+            self.context.ring = TicketRing(openssl, wall_clock)
+            self.context.ring.install(self.context)
+        except (Unreachable, ssl.SSLError) as error:
+            self.fault = str(error)
+        self.commit(staged)
 
-def days_left(settings: TlsSettings, now: datetime.datetime) -> float:
-    """Days until the certificate expires."""
-    expires_at = _certificate(settings.certificate).not_valid_after_utc
-    return (expires_at - now).total_seconds() / 86_400
+    def __repr__(self) -> str:
+        return f"<ServerTls {self._staged.contexts!r} tickets={self.ticket_source}>"
 
-
-def _certificate(path: str) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificates(_read(path, "certificate"))[0]
-    except ValueError as error:
-        raise ConfigError(f"the certificate {path} holds no certificate in PEM form") from error
-
-
-def _check_key(settings: TlsSettings, certificate: x509.Certificate) -> None:
-    pem = _read(settings.key, "key")
-    try:
-        key = serialization.load_pem_private_key(pem, None)
-    except TypeError as error:
-        raise ConfigError(
-            f"the key {settings.key} is encrypted; give one without a pass phrase"
-        ) from error
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"the key {settings.key} holds no private key in PEM form") from error
-    if key.public_key() != certificate.public_key():
-        raise ConfigError(
-            f"the key {settings.key} does not belong to the certificate {settings.certificate}; "
-            "give the key that the certificate was made for"
+    def stage(self, settings: TlsConfig) -> Staged:
+        """Load and check everything, without any effect. Raises ConfigError."""
+        now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
+        faults: list[str] = []
+        authorities = None
+        if settings.client_certificates is not None:
+            try:
+                authorities = Authorities.load(settings.client_certificates.ca, now)
+            except ConfigError as error:
+                faults.append(f"$.listen.tls.client_certificates.ca: {error}")
+        loaded: list[tuple[ServerCertificate, ServerContext]] = []
+        for index, pair in enumerate(settings.pairs):
+            try:
+                certificate = load_server_certificate(pair, now, default=index == 0)
+                loaded.append((certificate, self._inner(settings, pair, authorities)))
+            except ConfigError as error:
+                faults.append(f"{settings.place_of(index)}: {error}")
+        try:
+            source, keys = self._keys(settings.tickets)
+        except ConfigError as error:
+            faults.append(f"$.listen.tls.tickets: {error}")
+        if not faults:
+            faults += _uncovered_hosts(settings, [certificate for certificate, _ in loaded])
+        if faults:
+            raise ConfigError("\n".join(faults))
+        contexts, numbers = HostTable(loaded[0][1]), HostTable(0)
+        for index, (certificate, context) in enumerate(loaded):
+            contexts.add(certificate.names, context)
+            numbers.add(certificate.names, index)
+        return Staged(
+            contexts=contexts,
+            inner=tuple(context for _, context in loaded),
+            source=source,
+            keys=keys,
+            policy=OPEN if authorities is None else authorities.policy,
+            rules=_rules(settings, numbers, authorities),
+            minimum_version=_VERSIONS[settings.minimum_version],
+            expiries=tuple(_expiries(settings, [c for c, _ in loaded], authorities)),
         )
 
+    def commit(self, staged: Staged) -> None:
+        """Use what was staged from now on, for handshakes that begin and for requests that end."""
+        outer = self.context
+        asks = staged.policy != OPEN
+        outer.minimum_version = staged.minimum_version
+        outer.verify_mode = ssl.CERT_OPTIONAL if asks else ssl.CERT_NONE
+        if outer.ring is not None:
+            outer.ring.use(staged.keys, staged.policy, outer, staged.inner)
+            for context in staged.inner:
+                context.ring = outer.ring
+        elif asks:
+            # OpenSSL's own key would open tickets that were made when other authorities counted.
+            outer.options |= ssl.OP_NO_TICKET
+            outer.num_tickets = 0
+        else:
+            outer.options &= ~ssl.OP_NO_TICKET
+            outer.num_tickets = _TICKETS
+        self._staged = staged
+        self.rules = staged.rules
 
-def _check_dates(path: str, certificate: x509.Certificate, now: datetime.datetime) -> None:
-    starts_at, expires_at = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now >= expires_at:
-        raise ConfigError(f"the certificate {path} expired on {expires_at:%Y-%m-%d %H:%M} UTC")
-    if now < starts_at:
-        raise ConfigError(f"the certificate {path} is valid from {starts_at:%Y-%m-%d %H:%M} UTC")
+    def admit(self, session: TlsSession | None, request: Request) -> None:
+        """Let a request pass and note its client certificate, or raise GatewayError (421, 403)."""
+        if self.rules is not None:
+            self.rules.admit(session, request, self._clock())
+
+    @property
+    def ticket_source(self) -> TicketSource:
+        """Where the keys of tickets come from."""
+        return "openssl" if self.fault else self._staged.source
+
+    def warnings(self) -> list[str]:
+        """What needs care soon, or works less well than it could, one sentence each."""
+        now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
+        found = []
+        for place, expires_at in self._staged.expiries:
+            left = (expires_at - now).total_seconds() / 86_400
+            if left < _EXPIRES_SOON_DAYS:
+                found.append(
+                    f"{place}: " + (f"expires in {left:.1f} days" if left > 0 else "expired")
+                )
+        if self.fault:
+            found.append(
+                "$.listen.tls.tickets: session tickets have OpenSSL's own key, which no other "
+                f"gateway shares and which is never changed: {self.fault}"
+            )
+        return found
+
+    def _switch(self, connection: ssl.SSLObject, name: str | None, context: object) -> None:
+        """Called by OpenSSL in every handshake; `name` is None when the client names no host."""
+        connection.sni = name = name.lower() if name is not None else None  # type: ignore[attr-defined]
+        connection.context = self._staged.contexts.find(name)
+
+    def _inner(
+        self, settings: TlsConfig, pair: CertificateConfig, authorities: Authorities | None
+    ) -> ServerContext:
+        """A context that has shaken hands with itself: what cannot work fails now and not at the
+        first client."""
+        context = new_context(self._alpn, _VERSIONS[settings.minimum_version])
+        try:
+            load_chain(context, pair)
+            if authorities is not None:
+                context.policy = authorities.policy
+                context.verify_mode = ssl.CERT_OPTIONAL
+                context.load_verify_locations(cadata=authorities.pem())
+            MemoryClient().shake_hands(context)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigError(
+                f"the certificate {pair.certificate} with the key {pair.key} does not work: {error}"
+            ) from error
+        return context
+
+    def _keys(self, settings: TicketConfig) -> tuple[TicketSource, TicketKeys]:
+        if settings.files:
+            return "files", FileKeys([_ticket_key(path) for path in settings.files])
+        if settings.secret is None:
+            return "memory", DerivedKeys(self._secret, settings.rotation_s)
+        secret = settings.secret.reveal()
+        if len(secret) < _SHORTEST_SECRET:
+            raise ConfigError(
+                f"the secret has {len(secret)} characters; give at least {_SHORTEST_SECRET} random "
+                "ones, as `openssl rand -hex 32` prints"
+            )
+        return "secret", DerivedKeys(secret.encode(), settings.rotation_s)
 
 
-def _read(path: str, what: str) -> bytes:
+def _ticket_key(path: str) -> TicketKey:
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from error
+        return TicketKey.from_bytes(read(path, "ticket key"))
+    except ValueError as error:
+        raise ConfigError(f"the ticket key {path} {error}, as `openssl rand 80` prints") from error
 
 
-def _no_password() -> NoReturn:
-    raise OSError("it is encrypted")
+def _rules(
+    settings: TlsConfig, numbers: HostTable[int], authorities: Authorities | None
+) -> HostRules | None:
+    """None when there is nothing to tell hosts apart by."""
+    clients = None
+    if settings.client_certificates is not None and authorities is not None:
+        asked = settings.client_certificates
+        required = HostTable(asked.mode == "required" and not asked.names)
+        required.add(asked.names, True)
+        clients = ClientRule(authorities, required)
+    if clients is None and len(settings.pairs) == 1:
+        return None
+    return HostRules(numbers, clients)
 
 
-def _shake_hands(context: ssl.SSLContext) -> None:
-    """One handshake in memory, so that what cannot work fails now and not at the first client."""
-    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.check_hostname = False
-    client_context.verify_mode = ssl.CERT_NONE
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(to_client, to_server)
-    server = context.wrap_bio(to_server, to_client, server_side=True)
-    pending = [client, server]
-    for _ in range(8):
-        for side in list(pending):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            pending.remove(side)
-        if not pending:
-            return
-    raise ssl.SSLError("the handshake does not end")
+def _uncovered_hosts(
+    settings: TlsConfig, certificates: Sequence[ServerCertificate]
+) -> Iterator[str]:
+    """Hosts that need a client certificate but have none of ours."""
+    names = [name for certificate in certificates for name in certificate.names]
+    asked = settings.client_certificates
+    for index, name in enumerate(asked.names if asked is not None else ()):
+        if not covers(names, name):
+            yield (
+                f"$.listen.tls.client_certificates.names[{index}]: no certificate covers `{name}`; "
+                f"names: {', '.join(names) or 'none'}"
+            )
+
+
+def _expiries(
+    settings: TlsConfig, certificates: Sequence[ServerCertificate], authorities: Authorities | None
+) -> Iterator[tuple[str, datetime.datetime]]:
+    for index, certificate in enumerate(certificates):
+        yield f"{settings.place_of(index)}.certificate", certificate.expires_at
+    if authorities is not None:
+        yield "$.listen.tls.client_certificates.ca", authorities.expires_at

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from auth.board import Board
 from auth.verifier import AnonymousAuthenticator, Authenticator
@@ -39,7 +38,8 @@ from proxy.serve.config import Config, parse_config
 from proxy.serve.logs import set_up_logging
 from proxy.serve.reload import static_changes
 from proxy.sockets import Sockets, connection_limit
-from proxy.tls import server_context
+from proxy.tls import ServerTls
+from proxy.tls import Staged as StagedTls
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
 from routing.prompter import Prompter
@@ -79,9 +79,16 @@ class Prepared:
     config: Config
     generation: int
     shared: Shared
-    tls: ssl.SSLContext | None
+    tls: ServerTls | None
+    tls_staged: StagedTls | None
     upstream_tls: dict[str, ssl.SSLContext]
     prompter: Prompter
+
+    def commit(self) -> None:
+        """Show the certificates of this configuration from now on, to be called once in every
+        process that takes it over. Not for the first one."""
+        if self.tls is not None and self.tls_staged is not None:
+            self.tls.commit(self.tls_staged)
 
 
 def prepare(
@@ -95,15 +102,17 @@ def prepare(
     static setting differs from `previous`; nothing is changed then. The caller puts the result in
     the place of `previous` once every worker has committed.
     """
-    now = datetime.now(UTC)
     if previous is not None:
         shared = previous.shared
         if faults := static_changes(previous.config, config):
             raise ConfigError("\n".join(faults))
-    tls = None
+    tls = previous.tls if previous is not None else None
+    tls_staged = None
     if config.listen.tls != "off":
-        with _at("$.listen.tls"):
-            tls = server_context(config.listen.tls, now)
+        if tls is None:
+            tls = ServerTls(config.listen.tls, time.time)
+        else:
+            tls_staged = tls.stage(config.listen.tls)
     with _at("$.models"):
         prompter = Prompter(config.models, config.routing)
     with _at("$.replicas"):
@@ -113,6 +122,7 @@ def prepare(
         generation=1 if previous is None else previous.generation + 1,
         shared=shared or Shared.make(config.workers),
         tls=tls,
+        tls_staged=tls_staged,
         upstream_tls=upstream_tls,
         prompter=prompter,
     )
@@ -210,6 +220,7 @@ class Worker:
             limits=config.listen.limits,
             max_connections=connection_limit(config.listen.limits.max_connections),
             metrics=metrics,
+            tls=prepared.tls,
         )
 
     def __repr__(self) -> str:
@@ -233,8 +244,9 @@ class Worker:
                     states=self._prepared.shared.states,
                 )
                 stack.push_async_callback(admin.close)
+            context = self._prepared.tls.context if self._prepared.tls is not None else None
             for bound in sockets.listen:
-                await self._listener.serve(bound.socket, self._prepared.tls)
+                await self._listener.serve(bound.socket, context)
             beat = spawn(self._beat(), "state")
             stack.callback(beat.cancel)
             ready()
@@ -261,6 +273,7 @@ class Worker:
         happens."""
         if self._staged is not None:
             self._prepared, self._staged = self._staged, None
+            self._prepared.commit()
 
     def drop(self) -> None:
         """Forget what was staged, if anything: another worker could not."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
 import json
 import sys
 
@@ -17,16 +16,13 @@ from proxy.serve.references import missing_references
 from proxy.serve.supervisor import Supervisor, say
 from proxy.serve.worker import Ready
 from proxy.sockets import bind_all, raise_descriptor_limit
-from proxy.tls import days_left
-
-_EXPIRES_SOON_DAYS = 14
+from proxy.tls import ServerTls
 
 
 def check(arguments: argparse.Namespace) -> int:
     """Load, validate and build everything; bind nothing."""
     config = _loaded(arguments.config)
-    app.prepare(config)
-    _warn(config)
+    _warn(config, app.prepare(config).tls)
     sys.stdout.write(
         f"OK: {arguments.config}: {_count(config.models, 'model')}, "
         f"{_count(config.replicas, 'replica')}, "
@@ -40,7 +36,7 @@ def serve(arguments: argparse.Namespace) -> int:
     config = _loaded(arguments.config)
     raise_descriptor_limit()
     prepared = app.prepare(config)
-    _warn(config)
+    _warn(config, prepared.tls)
     admin = config.admin.address.parsed if config.admin is not None else None
     sockets = bind_all([address.parsed for address in config.listen.addresses], admin)
 
@@ -78,14 +74,10 @@ def _loaded(path: str) -> Config:
     return config
 
 
-def _warn(config: Config) -> None:
-    """Say what is allowed but seldom meant, and whether the certificate expires soon."""
-    for warning in warnings(config):
+def _warn(config: Config, tls: ServerTls | None) -> None:
+    """Say what is allowed but seldom meant, and what of TLS needs care."""
+    for warning in [*warnings(config), *(tls.warnings() if tls is not None else ())]:
         say(f"warning: {warning}")
-    if config.listen.tls != "off":
-        left = days_left(config.listen.tls, datetime.datetime.now(datetime.UTC))
-        if left < _EXPIRES_SOON_DAYS:
-            say(f"warning: $.listen.tls.certificate: expires in {left:.1f} days")
 
 
 def _count(things: tuple[object, ...], one: str, many: str = "") -> str:

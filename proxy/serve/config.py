@@ -23,9 +23,9 @@ from proxy.config import (
     ListenLimits,
     ListenTimeouts,
     LogConfig,
-    TlsConfig,
 )
 from proxy.serve.references import missing_references
+from proxy.tls_config import TlsConfig
 from ratelimit.config import LimitsConfig
 from routing.config import ModelConfig, RoutingConfig
 

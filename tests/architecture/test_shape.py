@@ -45,6 +45,7 @@ PERFORMS = {
     "proxy.pipeline",
     "proxy.relay",
     "proxy.sockets",
+    "proxy.ticket_ring",
     "proxy.turns",
     "proxy.serve.admin",
     "proxy.serve.app",
@@ -64,6 +65,7 @@ PERFORMS = {
 PERFORMING_LIBRARIES = {
     *("asyncio", "time", "socket", "threading", "concurrent", "multiprocessing", "subprocess"),
     *("select", "selectors", "signal", "aiohttp", "uvloop", "redis", "httpx", "requests"),
+    "ctypes",
 }
 
 

@@ -76,6 +76,7 @@ class FakeListener:
         self.timeouts = timeouts
         self.limits = limits
         self.draining = False
+        self.tls: Any = None
         self.full = False
         self.date = b"date: Mon, 30 Nov 2026 12:00:00 GMT\r\n"
         self.loop = FakeLoop()
@@ -93,6 +94,9 @@ class FakeListener:
 
     def closed(self, connection: Http1Connection, peer: str) -> None:
         self.open -= 1
+
+    def admit(self, session: object, request: Request) -> None:
+        self.tls.admit(session, request)
 
     def begin(self, exchange: Http1Exchange) -> FakeTask:
         self.begun.append(exchange)

@@ -7,9 +7,9 @@ listening socket of its own index, and answers a line with `index pid`.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import os
 import sys
+import time
 from collections.abc import Callable
 
 from core.errors import ConfigError
@@ -17,13 +17,13 @@ from proxy.address import parse_address
 from proxy.config import TlsConfig
 from proxy.serve.supervisor import Supervisor, say
 from proxy.sockets import bind_all
-from proxy.tls import server_context
+from proxy.tls import ServerTls
 
 mode, workers, drain_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 context = None
 if len(sys.argv) > 4:
     settings = TlsConfig(certificate=sys.argv[4], key=sys.argv[5])  # type: ignore[arg-type]
-    context = server_context(settings, datetime.datetime.now(datetime.UTC))
+    context = ServerTls(settings, time.time).context
 sockets = bind_all([parse_address("127.0.0.1:0")] * workers, None)
 
 
