@@ -14,6 +14,7 @@ from typing import Self
 
 from core.clock import Clock
 from core.errors import Unavailable
+from core.identity import identity
 from core.metrics import Counter, Metrics
 from ratelimit import answer
 from ratelimit.answer import Headers
@@ -82,7 +83,10 @@ class Reservation:
 class Limiter:
     """All limits of a gateway process. `clock` is monotonic and drives the local buckets.
 
-    `store` takes the place of the one that the configuration names.
+    `store` takes the place of the one that the configuration names. `previous` is the limiter of an
+    earlier configuration: what it has counted in this process goes on, by the names of the rules,
+    and so does its store if it is the same one. Whoever has several limiters starts and closes each
+    `store` once, instead of them.
     """
 
     def __init__(
@@ -91,13 +95,22 @@ class Limiter:
         metrics: Metrics,
         clock: Clock = time.monotonic,
         store: Store | None = None,
+        previous: Limiter | None = None,
     ) -> None:
         self._config = config
-        self._local = MemoryStore(clock)
-        self._store: Store = store or self._local
-        if store is None and isinstance(config.store, RedisStoreConfig):
-            self._store = RedisStore(config.store.redis, metrics)
+        self._local: MemoryStore = MemoryStore(clock) if previous is None else previous._local
+        self.store: Store
+        self._store_is = identity(config.store)
         self._reached = False
+        if store is not None:
+            self.store = store
+        elif previous is not None and previous._store_is == self._store_is:
+            self.store = previous.store
+            self._reached = previous._reached
+        elif isinstance(config.store, RedisStoreConfig):
+            self.store = RedisStore(config.store.redis, metrics)
+        else:
+            self.store = self._local
         self._plans: dict[tuple[str, str, str], Plan] = {}
         self._local_plans: dict[Plan, Plan] = {}
         self._decisions = metrics.counter(
@@ -113,21 +126,21 @@ class Limiter:
         self._output_cap = config.output_reserve_cap_tokens
 
     def __repr__(self) -> str:
-        return f"<Limiter {len(self._config.rules)} rules, {self._store}>"
+        return f"<Limiter {len(self._config.rules)} rules, {self.store}>"
 
     async def start(self) -> None:
         """Returns also when the store cannot be reached: it is tried on in the background."""
-        await self._store.start()
+        await self.store.start()
 
     async def close(self) -> None:
-        await self._store.close()
+        await self.store.close()
 
     def ready(self) -> str | None:
         """None, or why this gateway should get no requests: its store was never reached, or it is
         not in use and a rule is `closed`. An outage that rules are meant to bridge is no reason:
         it would take every gateway out of service at once."""
         rules = self._config.rules
-        reason = self._store.ready() if rules else None
+        reason = self.store.ready() if rules else None
         self._reached = self._reached or reason is None
         if self._reached and all(rule.on_store_failure != "closed" for rule in rules):
             return None
@@ -160,14 +173,14 @@ class Limiter:
         else:
             charge = Charge(plan, plan.amounts(tokens))
         try:
-            decision = await self._store.reserve(charge)
+            decision = await self.store.reserve(charge)
         except StoreUnavailable as error:
             return await self._without_store(plan, tokens, error)
         if not decision.granted:
             raise self._refusal(charge, decision, "refused")
         for rule in plan.rules:
             self._count_granted[rule.name]()
-        return Reservation(tokens, answer.headers(plan, decision.levels), self._store, charge)
+        return Reservation(tokens, answer.headers(plan, decision.levels), self.store, charge)
 
     async def _without_store(self, plan: Plan, tokens: int, error: StoreUnavailable) -> Reservation:
         """As the rules ask for: any `closed` refuses, `local` ones are counted here."""

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.errors import RateLimited, Unavailable
 from core.metrics import Metrics
+from core.section import Secret
 from ratelimit.bucket import UNITS
-from ratelimit.config import LimitsConfig, Rule
+from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig, Rule
 from ratelimit.limiter import Limiter, Reservation
 from ratelimit.plan import Amounts
 from ratelimit.store import Charge, Decision, StoreUnavailable
@@ -185,3 +187,49 @@ async def test_an_outage_that_is_bridged_is_no_reason_to_be_unready(
     assert limits.ready() is None
     store.failure = "timeout"
     assert limits.ready() == (None if bridged else "timeout")
+
+
+async def test_what_was_counted_goes_on_under_another_configuration() -> None:
+    kept = Rule(name="kept", requests_per_minute=2)
+    first = limiter(kept, Rule(name="dropped", requests_per_minute=1))
+    held = await reserve(first)
+
+    def later(*rules: Rule) -> Limiter:
+        return Limiter(LimitsConfig(rules=rules), Metrics.private(), lambda: 100.0, previous=first)
+
+    second = later(kept, Rule(name="new", requests_per_minute=1))
+    assert second.store is first.store
+    await reserve(second)
+    for limits in (second, later(kept)):
+        with pytest.raises(RateLimited):
+            await reserve(limits)
+    held.abandon()  # of the first one, after the change
+    await reserve(later(kept))
+    with pytest.raises(RateLimited):  # a greater limit fills the bucket faster, not at once
+        await reserve(later(Rule(name="new", requests_per_minute=5)))
+
+
+def test_the_store_goes_on_while_its_settings_are_the_same(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("one")
+    metrics = Metrics.private()
+
+    def store(**settings: Any) -> LimitsConfig:
+        url = RedisConfig(url="redis://127.0.0.1:1", password=Secret(f"file:{secret}"), **settings)
+        return LimitsConfig(store=RedisStoreConfig(redis=url), rules=(TOKENS,))
+
+    first = Limiter(store(), metrics)
+    assert Limiter(store(), metrics, previous=first).store is first.store
+    assert Limiter(store(deadline_s=0.5), metrics, previous=first).store is not first.store
+    assert Limiter(LimitsConfig(), metrics, previous=first).store is not first.store
+    secret.write_text("two")
+    assert Limiter(store(), metrics, previous=first).store is not first.store
+
+
+async def test_a_store_that_was_reached_once_stays_reached() -> None:
+    store = FakeStore()
+    first = limiter(TOKENS, store=store)
+    assert first.ready() is None
+    store.failure = "circuit_open"
+    second = Limiter(LimitsConfig(rules=(TOKENS,)), Metrics.private(), previous=first)
+    assert second.ready() is None
