@@ -1,17 +1,28 @@
-"""Fixtures that several packages share."""
+"""What all tests share: a guard against those that hang, and fixtures of several packages."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 
 import pytest
+from watchdog import Watchdog
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Watchdog(sys.stderr.fileno()))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is loaded by now stays: not to be searched for garbage over and over
 
 
 class ValkeyServer:
