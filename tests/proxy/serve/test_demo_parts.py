@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
+from proxy.serve import demo_parts
 from proxy.serve.config import load_config, warnings
 from proxy.serve.demo_parts import MODEL, configuration, make_place
 
@@ -29,5 +31,6 @@ def test_the_configuration_is_valid_and_has_every_feature_on(tmp_path: Path) -> 
     assert warnings(config) == []
 
 
-def test_a_port_may_be_asked_for(tmp_path: Path) -> None:
+def test_a_port_may_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_parts, "Issuer", lambda *_: None)  # an RSA key takes long to make
     assert make_place(tmp_path, 18_443).port == 18_443
