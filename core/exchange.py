@@ -30,8 +30,9 @@ class ClientCertificate:
 class Request:
     """A complete request that passed the gate. `path` is without query, `headers` are without
     Content-Length; `received_at` and `complete_at` are monotonic seconds of the first head byte
-    and of the last body byte. `client_certificate`: valid, and of an authority that is trusted;
-    None when there is none or none is asked for."""
+    and of the last body byte. `peer` is the client's address, and `scheme` what it used, as far as
+    trusted proxies tell (None: they do not). `client_certificate`: valid, and of an authority that
+    is trusted; None when there is none or none is asked for."""
 
     method: str
     path: str
@@ -42,6 +43,7 @@ class Request:
     version: str
     received_at: float
     complete_at: float
+    scheme: str | None = None
     client_certificate: ClientCertificate | None = None
 
     def header(self, name: bytes) -> bytes | None:

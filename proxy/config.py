@@ -11,10 +11,13 @@ from msgspec import Meta
 
 from core.section import Contradictions, Section
 from proxy.address import Address, parse_address
+from proxy.networks import Networks
 from proxy.tls_config import TlsConfig
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Lateness = Annotated[float, Meta(gt=0, lt=1)]
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 # Not below /v1, which is the API's, and without the dot segments that the gate refuses.
@@ -36,6 +39,19 @@ class ListenAddress(str):
     @property
     def parsed(self) -> Address:
         return parse_address(self)
+
+
+class Network(str):
+    """A network (CIDR), an address, or `unix`."""
+
+    __slots__ = ()
+    expected: ClassVar[str] = "a network like 10.0.0.0/8, an address, or `unix`"
+    schema: ClassVar[dict[str, object]] = {"type": "string", "minLength": 1}
+
+    @classmethod
+    def from_text(cls, text: str, base: str) -> Self:
+        Networks([text])
+        return cls(text)
 
 
 class CorsConfig(Section):
@@ -67,18 +83,68 @@ class ListenTimeouts(Section):
 
 
 class ListenLimits(Section):
-    """Sizes in bytes. `max_connections` is per worker (None: half of its file descriptors),
-    `max_connections_per_address` counts one client address in one worker (None: no limit)."""
+    """Sizes in bytes. `max_connections` is for all workers together (None: each worker has at most
+    half as many as its file descriptors); the other counts are per worker.
+    `max_connections_per_address` counts one client address (None: no limit)."""
 
     max_connections: Count | None = None
     max_connections_per_address: Count | None = None
+    max_handshakes: Count = 512
+    max_requests_in_flight: Count | None = None
+    max_buffered_bytes: Annotated[int, Meta(ge=65_536)] = 256 * 1024 * 1024
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 65_536
     max_headers: Annotated[int, Meta(ge=1, le=10_000)] = 100
     max_body_bytes: Annotated[int, Meta(ge=1024, le=1_073_741_824)] = 4 * 1024 * 1024
 
+    def __post_init__(self) -> None:
+        if self.max_body_bytes > self.max_buffered_bytes:
+            raise ValueError(
+                f"`max_buffered_bytes` ({self.max_buffered_bytes}) holds not even one body of "
+                f"`max_body_bytes` ({self.max_body_bytes}); raise it to several of them"
+            )
+
+
+def _check_ascending(*thresholds: float) -> None:
+    if list(thresholds) != sorted(thresholds):
+        raise ValueError("the thresholds must ascend: close <= refuse <= pause")
+
+
+class SharesConfig(Section):
+    """Parts of what there is, from which on connections are closed after their answer, new
+    requests are refused, and no connection is accepted."""
+
+    close: Share
+    refuse: Share
+    pause: Share
+
+    def __post_init__(self) -> None:
+        _check_ascending(self.close, self.refuse, self.pause)
+
+
+class LagConfig(Section):
+    """Seconds by which the event loop is late on average, from which on new requests are refused
+    and no connection is accepted."""
+
+    refuse: Lateness = 0.25
+    pause: Lateness = 0.5
+
+    def __post_init__(self) -> None:
+        _check_ascending(self.refuse, self.pause)
+
+
+class OverloadConfig(Section):
+    """When a worker sheds load: by file descriptors, by memory (of the control group's limit, or
+    of the host's if there is none), by the lateness of its event loop."""
+
+    descriptors: Literal["off"] | SharesConfig = SharesConfig(close=0.8, refuse=0.9, pause=0.95)
+    memory: Literal["off"] | SharesConfig = SharesConfig(close=0.85, refuse=0.92, pause=0.96)
+    loop_lag_s: Literal["off"] | LagConfig = LagConfig()
+
 
 class ListenConfig(Section):
-    """Where clients connect. `tls` has no default: going without must be asked for by name."""
+    """Where clients connect. `tls` has no default: going without must be asked for by name.
+    `trusted_proxies` are believed about who their clients are: by headers, and with
+    `proxy_protocol` by the PROXY protocol, which then everybody must speak."""
 
     addresses: Annotated[tuple[ListenAddress, ...], Meta(min_length=1)]
     tls: Literal["off"] | TlsConfig
@@ -86,6 +152,9 @@ class ListenConfig(Section):
     cors: CorsConfig | None = None
     timeouts: ListenTimeouts = ListenTimeouts()
     limits: ListenLimits = ListenLimits()
+    overload: OverloadConfig = OverloadConfig()
+    trusted_proxies: tuple[Network, ...] = ()
+    proxy_protocol: Literal["off", "required"] = "off"
 
     def __post_init__(self) -> None:
         faults: list[tuple[str, str]] = []
@@ -95,6 +164,9 @@ class ListenConfig(Section):
         if self.health_path is not None and not _PATH.fullmatch(self.health_path):
             expected = "expected a path like /healthz, not below /v1"
             faults.append((".health_path", f'{expected}: "{self.health_path}"'))
+        if self.proxy_protocol == "required" and not self.trusted_proxies:
+            expected = "needs `trusted_proxies`: only from those the PROXY protocol is taken"
+            faults.append((".proxy_protocol", expected))
         if faults:
             raise Contradictions(faults)
 

@@ -31,7 +31,7 @@ class Watchdog:
     """Sweeps watched objects every `tick_s` seconds."""
 
     def __init__(self, tick_s: float = 0.1) -> None:
-        self._tick_s = tick_s
+        self.tick_s = tick_s
         self._watched: set[Watched] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ class Watchdog:
         return len(self._watched)
 
     def start(self) -> None:
-        self._timer = self._loop.call_later(self._tick_s, self._tick)
+        self._timer = self._loop.call_later(self.tick_s, self._tick)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -60,7 +60,7 @@ class Watchdog:
         self._on_tick.append(call)
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(self._tick_s, self._tick)
+        self._timer = self._loop.call_later(self.tick_s, self._tick)
         now = time.monotonic()
         for watched in [w for w in self._watched if w.deadline_at <= now]:
             try:

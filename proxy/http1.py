@@ -30,12 +30,13 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Http1Connection(asyncio.Protocol):
     """States: waiting for a request, reading its body, answering, closing."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, peer: str) -> None:
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self.send: Callable[[bytes], object] = self._write
-        self._peer = ""
-        self._reader = RequestReader(listener.limits, "")
+        self._peer = peer
+        self._reader = RequestReader(listener.limits, peer)
+        self._held = 0  # bytes of a body that is still arriving
         self._reading_body = False
         self._closing = False
         self._lingering = False
@@ -60,9 +61,6 @@ class Http1Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         self.send = transport.write
         transport.set_write_buffer_limits(high=65_536)
-        peer = transport.get_extra_info("peername")
-        self._peer = peer[0] if isinstance(peer, tuple) and peer else "unix"
-        self._reader = RequestReader(self._listener.limits, self._peer)
         if not self._listener.opened(self, self._peer):
             self._closing = True
             transport.abort()
@@ -71,6 +69,8 @@ class Http1Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.closed(self, self._peer)
+        if self._held:
+            self._hold(0)
         self._closing = True
         self.deadline_at = NEVER
         exchange, self._exchange = self._exchange, None
@@ -151,6 +151,12 @@ class Http1Connection(asyncio.Protocol):
         if request is not None:
             self._begin(request)
         elif reader.in_body:
+            try:
+                self._hold(reader.received)
+                self._listener.admission.check_body()
+            except GatewayError as error:
+                self._refuse(error)
+                return
             if len(data) >= LARGE_READ_BYTES and self._transport is not None:
                 self._listener.read_turns.take(self._transport)
             if not self._reading_body:
@@ -164,7 +170,9 @@ class Http1Connection(asyncio.Protocol):
 
     def _begin(self, request: Request) -> None:
         self._reading_body = False
-        self.keep_alive = self._reader.keep_alive and not self._listener.draining
+        if self._held:
+            self._hold(0)  # from here on the exchange holds it
+        self.keep_alive = self._reader.keep_alive and self._listener.keep_alive
         self.deadline_at = NEVER
         self._exchange = exchange = Http1Exchange(self, request)
         tls = self._listener.tls
@@ -183,6 +191,11 @@ class Http1Connection(asyncio.Protocol):
             self._listener.refused(exchange, error)
             return False
         return True
+
+    def _hold(self, size: int) -> None:
+        """So many bytes of a body are in memory."""
+        self._listener.admission.hold(size - self._held)
+        self._held = size
 
     def _read_pipelined(self) -> None:
         if not (self._exchange or self._paused or self._closing or self._reader.in_body):
@@ -205,7 +218,7 @@ class Http1Connection(asyncio.Protocol):
             self._await_request()  # otherwise it waits until the client reads this answer
 
     def _await_request(self) -> None:
-        if not self.keep_alive or self._listener.draining:
+        if not self.keep_alive or not self._listener.keep_alive:
             self._close()
             return
         self.deadline_at = self._listener.now() + self._listener.timeouts.keep_alive_s
@@ -222,9 +235,14 @@ class Http1Connection(asyncio.Protocol):
         else:
             self._close()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being read or answered."""
+        return self._exchange is None and not self._reader.in_body and not self._reader.waiting
+
     def shut_idle(self) -> None:
-        """Drain: close when no request is being read or answered."""
-        if self._exchange is None and not self._reader.in_body and not self._reader.waiting:
+        """Close when idle, or else after the answer."""
+        if self.idle:
             self._close()
         self.keep_alive = False
 
@@ -232,6 +250,7 @@ class Http1Connection(asyncio.Protocol):
         """Answer a request that never became one, then close: its end is not known."""
         self.keep_alive = False
         self._lingering = True
+        self._hold(0)
         self._reader.drop()
         started_at = self._reader.started_at or self._listener.now()
         request = Request("", "", "", (), b"", self._peer, "1.1", started_at, 0.0)

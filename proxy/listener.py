@@ -1,4 +1,4 @@
-"""Accepts client connections and keeps what they share: limits, deadlines, counts, draining."""
+"""Keeps what a worker's client connections share: limits, deadlines, counts, draining."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from email.utils import formatdate
+from functools import partial
 from typing import Any
 
 from core.errors import GatewayError
 from core.exchange import Request
+from core.load_board import LoadBoard
 from core.metrics import Metrics
 from core.tasks import running, spawn
-from proxy.config import ListenLimits, ListenTimeouts
+from proxy.accept import Acceptor
+from proxy.admission import Admission
+from proxy.arrivals import Arrivals
+from proxy.balance import Balance
+from proxy.config import ListenConfig
 from proxy.flow import Watchdog
+from proxy.forwarded import client_address, client_scheme
 from proxy.http1 import Http1Connection
 from proxy.http1_exchange import Http1Exchange
+from proxy.networks import UNIX, Networks
 from proxy.tls import ServerTls
 from proxy.tls_session import TlsSession
 from proxy.turns import ReadTurns
@@ -28,7 +36,8 @@ RefusalLog = Callable[[Http1Exchange, GatewayError], None]
 
 
 class Listener:
-    """All client connections of one worker."""
+    """All client connections of one worker, the one of `index` on the `board`. It holds at most
+    `most_connections` itself."""
 
     def __init__(
         self,
@@ -36,9 +45,11 @@ class Listener:
         handler: Handler,
         on_refused: RefusalLog,
         watchdog: Watchdog,
-        timeouts: ListenTimeouts,
-        limits: ListenLimits,
-        max_connections: int,
+        settings: ListenConfig,
+        admission: Admission,
+        board: LoadBoard,
+        index: int,
+        most_connections: int,
         metrics: Metrics,
         tls: ServerTls | None = None,
     ) -> None:
@@ -46,55 +57,66 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.now = time.monotonic
         self.read_turns = ReadTurns()
-        self.timeouts = timeouts
-        self.limits = limits
         self.draining = False
         self.date = b""
         self.refused = on_refused
+        self.admission = admission
         self._handler = handler
-        self._max_connections = max_connections
+        self._most_connections = most_connections
         self._watchdog = watchdog
-        self._connections: set[Http1Connection] = set()
+        self._connections: dict[Http1Connection, None] = {}  # the oldest first
         self._per_address: Counter[str] = Counter()
-        self._servers: list[asyncio.AbstractServer] = []
+        self._board = board
+        self._load = board.for_worker(index)
+        self._load.clear()  # of what a dead predecessor left
+        balance = Balance(self._load, board.others(index))
+        self._acceptor = Acceptor(
+            self._accepted, load=self._load, balance=balance, clock=self.now, metrics=metrics
+        )
+        self._arrivals = Arrivals(
+            self._make_protocol,
+            moved=self._move,
+            ended=self._arrived,
+            clock=self.now,
+            metrics=metrics,
+        )
         self._open = metrics.gauge(
             "headrace_downstream_connections", "Open client connections"
         ).labels()
         self._refusals = metrics.counter(
             "headrace_downstream_connections_refused_total",
-            "Client connections closed at once because a limit was reached",
+            "Client connections closed at once because of a limit",
             ("limit",),
         )
         self._date_second = 0.0
-        watchdog.every_tick(self._update_date)
+        self.configure(settings)
+        watchdog.every_tick(self._tick)
         self._update_date(self.now())
 
     def __repr__(self) -> str:
         return f"<Listener connections={len(self._connections)} draining={self.draining}>"
 
+    def configure(self, settings: ListenConfig) -> None:
+        """Use these settings for whatever begins from now on."""
+        self.timeouts = settings.timeouts
+        self.limits = self.admission.limits = settings.limits
+        self._trusted = Networks(settings.trusted_proxies)
+        self._proxy_header = settings.proxy_protocol == "required"
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether a connection may wait for another request after its answer."""
+        return self.admission.keep_alive and not self.draining
+
     async def serve(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         """Accept on a bound and listening socket."""
-        timeout = self.timeouts.handshake_s if context is not None else None
-        make = (
-            self.loop.create_unix_server
-            if sock.family == socket.AF_UNIX
-            else self.loop.create_server
-        )
-        self._servers.append(
-            await make(
-                lambda: Http1Connection(self),
-                sock=sock,
-                ssl=context,
-                ssl_handshake_timeout=timeout,
-                backlog=4096,
-            )
-        )
+        self._load.beat(self.now())
+        self._acceptor.listen(sock, context)
 
     async def drain(self, grace_s: float) -> None:
         """Stop accepting, let exchanges finish within `grace_s`, then cut what is left."""
         self.draining = True
-        for server in self._servers:
-            server.close()
+        self._acceptor.close()
         for connection in list(self._connections):
             connection.shut_idle()
         busy = running("exchange")
@@ -107,30 +129,105 @@ class Listener:
         for connection in list(self._connections):
             connection.shut_idle()
 
-    # --- called by connections
+    def pause(self, reason: str) -> None:
+        """Accept no connections until `resume`."""
+        self._acceptor.pause(reason)
 
-    def opened(self, connection: Http1Connection, peer: str) -> bool:
-        """Count a connection in; False: a limit is reached and it must be closed."""
-        self._connections.add(connection)
+    def resume(self, reason: str) -> None:
+        self._acceptor.resume(reason)
+
+    def shut_idle(self, most: int) -> None:
+        """Close connections that wait for a request, the oldest ones, up to `most`."""
+        for connection in list(self._connections):
+            if connection.idle:
+                connection.shut_idle()
+                most -= 1
+                if most <= 0:
+                    return
+
+    # --- a connection begins
+
+    def _make_protocol(self, peer: str) -> asyncio.Protocol:
+        return Http1Connection(self, peer)
+
+    def _accepted(
+        self, sock: socket.socket, address: object, context: ssl.SSLContext | None
+    ) -> None:
+        peer = str(address[0]) if isinstance(address, tuple) else UNIX
+        limit = self._limit_reached(peer)
+        if limit is not None:
+            self._refusals.labels(limit).inc()
+            sock.close()
+            return
         self._per_address[peer] += 1
-        self._open.set(len(self._connections))
-        if len(self._connections) > self._max_connections:
-            self._refusals.labels("total").inc()
-            return False
-        most = self.limits.max_connections_per_address
-        if most is not None and self._per_address[peer] > most and peer != "unix":
-            self._refusals.labels("address").inc()
-            return False
-        self._watchdog.add(connection)
-        return True
+        self._load.count_accepted()
+        self._arrivals.begin(
+            sock,
+            peer,
+            context,
+            proxy_header=self._proxy_header,
+            deadline_s=self.timeouts.handshake_s,
+        )
+        if len(self._arrivals) >= self.limits.max_handshakes:
+            self._acceptor.pause("handshakes")
+        self._count()
 
-    def closed(self, connection: Http1Connection, peer: str) -> None:
-        self._connections.discard(connection)
-        self._watchdog.discard(connection)
+    def _limit_reached(self, peer: str) -> str | None:
+        if self._proxy_header and peer not in self._trusted:
+            return "untrusted"
+        if self._load.connections >= self._most_connections:
+            return "worker"
+        most = self.limits.max_connections
+        if most is not None and self._board.connections() >= most:
+            return "total"
+        return "address" if self._is_crowded(peer) else None
+
+    def _is_crowded(self, peer: str) -> bool:
+        """Trusted proxies and Unix sockets stand for many clients, and so have no limit."""
+        most = self.limits.max_connections_per_address
+        if most is None or self._per_address[peer] < most:
+            return False
+        return peer != UNIX and peer not in self._trusted
+
+    def _move(self, before: str, after: str) -> bool:
+        """A PROXY header says whose connection it is; False: that one has too many."""
+        self._leave(before)
+        crowded = self._is_crowded(after)
+        self._per_address[after] += 1
+        if crowded:
+            self._refusals.labels("address").inc()
+        return not crowded
+
+    def _arrived(self, peer: str) -> None:
+        self._leave(peer)
+        if len(self._arrivals) < self.limits.max_handshakes:
+            self._acceptor.resume("handshakes")
+        self._count()
+
+    def _leave(self, peer: str) -> None:
         self._per_address[peer] -= 1
         if self._per_address[peer] <= 0:
             del self._per_address[peer]
+
+    def _count(self) -> None:
+        self._load.set_connections(len(self._arrivals) + len(self._connections))
         self._open.set(len(self._connections))
+
+    # --- called by connections
+
+    def opened(self, connection: Http1Connection, peer: str) -> bool:
+        """Count a connection in; False: it must be closed."""
+        self._connections[connection] = None
+        self._per_address[peer] += 1
+        self._watchdog.add(connection)
+        self._count()
+        return True
+
+    def closed(self, connection: Http1Connection, peer: str) -> None:
+        self._connections.pop(connection, None)
+        self._watchdog.discard(connection)
+        self._leave(peer)
+        self._count()
 
     def admit(self, session: TlsSession | None, request: Request) -> None:
         """Let a request pass that may come over this connection, and note its client certificate,
@@ -139,7 +236,33 @@ class Listener:
             self.tls.admit(session, request)
 
     def begin(self, exchange: Http1Exchange) -> asyncio.Task[None]:
-        return spawn(self._handler(exchange), "exchange", watch=False)
+        request = exchange.request
+        if self._trusted:
+            peer, headers = request.peer, request.headers
+            request.scheme = client_scheme(peer, headers, self._trusted)
+            request.peer = client_address(peer, headers, self._trusted)
+        admission = self.admission
+        held = len(request.body)
+        admission.in_flight += 1
+        admission.hold(held)
+        self._load.set_exchanges(admission.in_flight)
+        task = spawn(self._handler(exchange), "exchange", watch=False)
+        task.add_done_callback(partial(self._ended, held))
+        return task
+
+    def _ended(self, held: int, task: asyncio.Task[None]) -> None:
+        admission = self.admission
+        admission.in_flight -= 1
+        admission.hold(-held)
+        self._load.set_exchanges(admission.in_flight)
+
+    # --- every tick
+
+    def _tick(self, now: float) -> None:
+        self._load.beat(now)
+        self._update_date(now)
+        if len(self._arrivals) >= self.limits.max_handshakes:
+            self._arrivals.hurry(now)
 
     def _update_date(self, now: float) -> None:
         if now - self._date_second >= 1.0 or not self.date:

@@ -62,6 +62,11 @@ class Reservation(AbstractContextManager["Reservation"], Protocol):
     def settle(self, used_tokens: int) -> None: ...
 
 
+class Admission(Protocol):
+    def check_request(self) -> None:
+        """Raises GatewayError when there is too much to do."""
+
+
 class Limiter(Protocol):
     async def reserve(
         self,
@@ -84,6 +89,7 @@ class Services:
     limiter: Limiter
     dispatcher: Dispatcher
     observer: Observer
+    admission: Admission
     cors: Cors
     health_path: str | None
     cache_secret: str
@@ -135,13 +141,16 @@ class Pipeline:
         path, method = request.path, request.method
         if method == "OPTIONS" and self._preflight(exchange, record):
             return
+        record.phase = "admission"
+        if path != self._services.health_path:
+            self._services.admission.check_request()
+        record.phase = "route_match"
         if path in INFERENCE:
             record.route = path
             if method != "POST":
                 raise _not_allowed("POST")
             await self._infer(exchange, record)
             return
-        record.phase = "route_match"
         if path == MODELS or path.startswith(MODELS + "/"):
             record.route = MODELS
             _only_get(method)

@@ -85,11 +85,9 @@ def bind(address: Address) -> BoundSocket:
         raise ConfigError(f"cannot listen on {address}: {_reason(error, address)}") from error
 
 
-def connection_limit(configured: int | None) -> int:
-    """How many client connections one process may hold: as configured, or half of its file
-    descriptors, since each may need a second one upstream."""
-    if configured is not None:
-        return configured
+def connection_limit() -> int:
+    """How many client connections one process may hold: half of its file descriptors, since each
+    may need a second one upstream."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 524_288 if soft == resource.RLIM_INFINITY else max(1, soft // 2)
 

@@ -22,10 +22,12 @@ from backend.registry import Registry
 from backend.retries import RetryBudget
 from backend.upstream_tls import build_contexts
 from core.errors import ConfigError
+from core.load_board import LoadBoard
 from core.metrics import Metrics, MetricsBoard
 from core.shared_memory import StateBoard, WorkerState
 from core.tasks import spawn
 from proxy.access_log import AccessLog
+from proxy.admission import Admission
 from proxy.catalog import Catalog
 from proxy.cors import Cors
 from proxy.dispatch import Dispatcher
@@ -37,6 +39,7 @@ from proxy.serve.admin import start_admin
 from proxy.serve.config import Config, parse_config
 from proxy.serve.logs import set_up_logging
 from proxy.serve.reload import static_changes
+from proxy.shedding import Shedding
 from proxy.sockets import Sockets, connection_limit
 from proxy.tls import ServerTls
 from proxy.tls import Staged as StagedTls
@@ -57,6 +60,7 @@ class Shared:
     started: int
     metrics_board: MetricsBoard
     states: StateBoard
+    loads: LoadBoard
     key_board: Board
     secret: bytes
 
@@ -66,6 +70,7 @@ class Shared:
             started=int(time.time()),
             metrics_board=MetricsBoard(workers),
             states=StateBoard(workers),
+            loads=LoadBoard(workers),
             key_board=Board(),
             secret=os.urandom(32),
         )
@@ -197,6 +202,7 @@ class Worker:
             clock=clock,
             metrics=metrics,
         )
+        admission = Admission(config.listen.limits, metrics)
         secret = config.routing.secret
         pipeline = Pipeline(
             Services(
@@ -206,6 +212,7 @@ class Worker:
                 limiter=self._limiter,
                 dispatcher=dispatcher,
                 observer=observer,
+                admission=admission,
                 cors=Cors(config.listen.cors.origins if config.listen.cors else ()),
                 health_path=config.listen.health_path,
                 cache_secret=secret.reveal() if secret is not None else "",
@@ -216,11 +223,22 @@ class Worker:
             handler=pipeline.handle,
             on_refused=observer.refused,
             watchdog=self._watchdog,
-            timeouts=config.listen.timeouts,
-            limits=config.listen.limits,
-            max_connections=connection_limit(config.listen.limits.max_connections),
+            settings=config.listen,
+            admission=admission,
+            board=prepared.shared.loads,
+            index=index,
+            most_connections=connection_limit(),
             metrics=metrics,
             tls=prepared.tls,
+        )
+        self._shedding = Shedding(
+            config.listen.overload,
+            listener=self._listener,
+            admission=admission,
+            board=prepared.shared.loads,
+            index=index,
+            watchdog=self._watchdog,
+            metrics=metrics,
         )
 
     def __repr__(self) -> str:

@@ -46,6 +46,7 @@ def serve(arguments: argparse.Namespace) -> int:
     def on_death(index: int) -> None:
         prepared.shared.metrics_board.fold(index)
         prepared.shared.states.for_worker(index).clear()
+        prepared.shared.loads.for_worker(index).clear()
 
     return Supervisor(
         work,

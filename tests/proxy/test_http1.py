@@ -115,11 +115,6 @@ def test_one_request() -> None:
     assert not edge.transport.over
 
 
-def test_a_unix_socket_has_no_address() -> None:
-    [got] = Edge(peer="").talk(GET).requests
-    assert got.peer == "unix"
-
-
 @pytest.mark.parametrize("host", [b"a", b"a.example:8443", b"127.0.0.1", b"[::1]:80", b"a_b"])
 def test_hosts_that_are_hosts(host: bytes) -> None:
     assert len(Edge().talk(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n").requests) == 1
@@ -406,7 +401,7 @@ def test_a_client_may_ask_for_the_end() -> None:
 
 def test_draining_ends_connections_after_their_answer() -> None:
     edge = Edge().send(GET)
-    edge.listener.draining = True
+    edge.listener.keep_alive = False
     edge.connection.shut_idle()
     assert not edge.transport.over
     edge.settle()

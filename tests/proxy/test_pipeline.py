@@ -29,7 +29,9 @@ from core.errors import RateLimited, Unauthenticated
 from core.metrics import Metrics
 from core.principal import Principal
 from proxy.access_log import AccessRecord
+from proxy.admission import Admission
 from proxy.catalog import Catalog
+from proxy.config import ListenLimits
 from proxy.cors import Cors
 from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
@@ -56,6 +58,7 @@ class Setting:
         self.prompter = FakePrompter()
         self.pool = FakePool(*scripts)
         self.router = FakeRouter("r0", "r1")
+        self.admission = Admission(ListenLimits(), self.metrics)
         models = [ModelConfig(name="m", aliases=("alias",), max_model_len=100)]
         self.pipeline = Pipeline(
             Services(
@@ -75,6 +78,7 @@ class Setting:
                     metrics=self.metrics,
                 ),
                 observer=Observer(log=self.log, metrics=self.metrics, clock=time.monotonic),  # type: ignore[arg-type]
+                admission=self.admission,
                 cors=Cors(["https://app.example"]),
                 health_path="/healthz",
                 cache_secret="secret",

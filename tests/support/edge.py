@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from core.errors import GatewayError
 from core.exchange import Request
+from core.metrics import Metrics
+from proxy.admission import Admission
 from proxy.config import ListenLimits, ListenTimeouts
 from proxy.http1 import Http1Connection
 from proxy.http1_exchange import Http1Exchange
@@ -17,14 +19,10 @@ from proxy.listener import Listener
 class FakeTransport:
     """What the connection does to its transport."""
 
-    def __init__(self, peer: object = ("192.0.2.1", 5)) -> None:
+    def __init__(self) -> None:
         self.written = b""
         self.buffered = 100_000
         self.closed = self.aborted = self.half_closed = False
-        self._peer = peer
-
-    def get_extra_info(self, name: str) -> object:
-        return self._peer if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == 65_536
@@ -75,7 +73,8 @@ class FakeListener:
     def __init__(self, timeouts: ListenTimeouts, limits: ListenLimits) -> None:
         self.timeouts = timeouts
         self.limits = limits
-        self.draining = False
+        self.admission = Admission(limits, Metrics.private())
+        self.keep_alive = True
         self.tls: Any = None
         self.full = False
         self.date = b"date: Mon, 30 Nov 2026 12:00:00 GMT\r\n"
@@ -116,12 +115,12 @@ class Edge:
         timeouts: ListenTimeouts | None = None,
         limits: ListenLimits | None = None,
         full: bool = False,
-        peer: object = ("192.0.2.1", 5),
+        peer: str = "192.0.2.1",
     ) -> None:
         self.listener = FakeListener(timeouts or ListenTimeouts(), limits or ListenLimits())
         self.listener.full = full
-        self.connection = Http1Connection(cast(Listener, self.listener))
-        self.transport = FakeTransport(peer)
+        self.connection = Http1Connection(cast(Listener, self.listener), peer)
+        self.transport = FakeTransport()
         self.answered = 0
         self.connection.connection_made(cast(Any, self.transport))
 

@@ -19,8 +19,10 @@ from hostile import AMBIGUOUS_BODIES, REFUSED, SMUGGLED, chunked, request
 
 from core.errors import GatewayError
 from core.exchange import Request
+from core.load_board import LoadBoard
 from core.metrics import Metrics
-from proxy.config import ListenLimits, ListenTimeouts
+from proxy.admission import Admission
+from proxy.config import ListenAddress, ListenConfig, ListenTimeouts
 from proxy.flow import Watchdog
 from proxy.http1_exchange import Http1Exchange
 from proxy.listener import Listener
@@ -31,6 +33,7 @@ SMUGGLER = sorted((CORPORA / "smuggler" / "configs").glob("*.py"))
 
 # Short, so that what the gateway takes for incomplete ends soon.
 TIMEOUTS = ListenTimeouts(head_s=0.5, body_s=0.5, body_min_rate=0, keep_alive_s=0.5)
+SETTINGS = ListenConfig(addresses=(ListenAddress("127.0.0.1:0"),), tls="off", timeouts=TIMEOUTS)
 
 T = TypeVar("T")
 
@@ -84,15 +87,19 @@ async def serving() -> AsyncIterator[Served]:
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     sock.listen(256)
+    sock.setblocking(False)
     served = Served(sock.getsockname()[1])
+    metrics = Metrics.private()
     listener = Listener(
         handler=served.handle,
         on_refused=lambda exchange, error: served.refusals.append(error),
         watchdog=watchdog,
-        timeouts=TIMEOUTS,
-        limits=ListenLimits(),
-        max_connections=1000,
-        metrics=Metrics.private(),
+        settings=SETTINGS,
+        admission=Admission(SETTINGS.limits, metrics),
+        board=LoadBoard(1),
+        index=0,
+        most_connections=1000,
+        metrics=metrics,
     )
     faults: list[dict[str, Any]] = []
     listener.loop.set_exception_handler(lambda loop, context: faults.append(context))
