@@ -3,6 +3,9 @@
 A board is made before the fork. Each issuer's documents have a slot: a header, the bytes last
 fetched, and a claim that one process at a time holds while it fetches. The claim is a record
 lock (POSIX, `fcntl.lockf`) on an anonymous file: the kernel gives it up for a process that dies.
+
+Slots are given out by name, also long after the fork, when a reload names other issuers. Whoever
+uses one says so from time to time; one of which nobody has said so for UNUSED_S is given away.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import weakref
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -21,11 +25,13 @@ from auth.refresh import History
 from core.shared_memory import SharedRows
 
 SLOTS = 32
+UNUSED_S = 120.0
 _HEADER_BYTES = 128
 _NAME_BYTES = 16
 
 # Words of the header; the first two hold the slot's name.
 _GENERATION, _LENGTH, _CHECKSUM, _ATTEMPT_AT, _SUCCESS_AT, _FAILURES, _OWED_UNTIL = range(2, 9)
+_USED_AT = 9
 
 _log = logging.getLogger("headrace.auth")
 
@@ -38,27 +44,52 @@ class Board:
         self._rows = SharedRows(slots, _HEADER_BYTES + MAX_DOCUMENT_BYTES)
         self._file = _anonymous_file()
         self._claimed: set[int] = set()
+        weakref.finalize(self, os.close, self._file)
 
     def __repr__(self) -> str:
         return f"<Board {self.slots} slots, claimed here: {sorted(self._claimed)}>"
 
-    def slot(self, name: str) -> Slot:
-        """The slot of this name, the same in every process. When none is free (each change of a
-        key set's URL by a reload uses one up) it is one that this process shares with nobody."""
+    def slot(self, name: str, now: float) -> Slot:
+        """The slot of this name, the same in every process. When none is free it is one that this
+        process shares with nobody. `now`: on the monotonic clock."""
         wanted = hashlib.sha256(name.encode()).digest()[:_NAME_BYTES]
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, self.slots)
         try:
-            for index in range(self.slots):
-                row = self._rows.row(index)
-                found = bytes(row[:_NAME_BYTES])
-                if found == bytes(_NAME_BYTES):
-                    row[:_NAME_BYTES] = found = wanted
-                if found == wanted:
-                    return Slot(self, index, row)
+            index = self._find(wanted)
+            if index is None:
+                index = self._take(wanted, now)
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self.slots)
-        _log.warning("no slot is free for another key set: this worker fetches it for itself")
-        return Board(1).slot(name)
+        if index is None:
+            _log.warning("no slot is free for another key set: this worker fetches it for itself")
+            return Board(1).slot(name, now)
+        slot = Slot(self, index, self._rows.row(index), name)
+        slot.touch(now)
+        return slot
+
+    def _find(self, wanted: bytes) -> int | None:
+        for index in range(self.slots):
+            if self._rows.row(index)[:_NAME_BYTES] == wanted:
+                return index
+        return None
+
+    def _take(self, wanted: bytes, now: float) -> int | None:
+        """A slot that has no name yet, or else the one that was unused for the longest time."""
+        for named, used_at, index in sorted(self._state(index) for index in range(self.slots)):
+            if named:
+                if now - used_at < UNUSED_S:
+                    return None
+                if not self.claim(index):  # whoever fetches there is about to say so
+                    continue
+                _empty(self._rows.row(index))
+                self.release(index)
+            self._rows.row(index)[:_NAME_BYTES] = wanted
+            return index
+        return None
+
+    def _state(self, index: int) -> tuple[bool, float, int]:
+        header = self._rows.row(index)[:_HEADER_BYTES]
+        return any(header[:_NAME_BYTES]), header.cast("d")[_USED_AT], index
 
     def claim(self, index: int) -> bool:
         """Record locks do not exclude their own process, hence the set beside them."""
@@ -82,11 +113,16 @@ class Slot:
     `read_generation` is `generation` as a function of C, for who asks on each request.
     """
 
-    __slots__ = ("_board", "_body", "_floats", "_index", "_words", "read_generation")
+    __slots__ = (
+        *("_board", "_body", "_floats", "_index", "_name", "_name_bytes", "_words"),
+        "read_generation",
+    )
 
-    def __init__(self, board: Board, index: int, row: memoryview) -> None:
+    def __init__(self, board: Board, index: int, row: memoryview, name: str) -> None:
         self._board = board
         self._index = index
+        self._name = name
+        self._name_bytes = bytes(row[:_NAME_BYTES])
         self._words = row[:_HEADER_BYTES].cast("Q")
         self._floats = row[:_HEADER_BYTES].cast("d")
         self.read_generation: Callable[[], int] = partial(self._words.__getitem__, _GENERATION)
@@ -118,9 +154,27 @@ class Slot:
         floats[_OWED_UNTIL] = history.owed_until
         self._words[_FAILURES] = history.failures
 
+    def touch(self, now: float) -> None:
+        """It is in use; to be said more often than every UNUSED_S."""
+        if self.held:
+            self._floats[_USED_AT] = now
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still that of this name: it is not when it was not touched for long."""
+        return self._words[:2].tobytes() == self._name_bytes
+
+    def again(self, now: float) -> Slot:
+        """The slot of the same name, once this one is not `held` any more."""
+        return self._board.slot(self._name, now)
+
     def claim(self) -> bool:
         """Take the right to fetch and write; False while anybody holds it. Never waits."""
-        return self._board.claim(self._index)
+        if self._board.claim(self._index):
+            if self.held:
+                return True
+            self._board.release(self._index)
+        return False
 
     def release(self) -> None:
         self._board.release(self._index)
@@ -135,7 +189,7 @@ class Slot:
         document = bytes(self._body[:length])
         if zlib.crc32(document) != words[_CHECKSUM] or words[_GENERATION] != generation:
             return None
-        return generation, document
+        return (generation, document) if self.held else None
 
     def publish(self, document: bytes) -> None:
         """Make `document` (at most 512 KiB) everybody's. The same one again changes nothing."""
@@ -147,6 +201,15 @@ class Slot:
         self._body[: len(document)] = document
         words[_CHECKSUM] = zlib.crc32(document)
         words[_GENERATION] += 1
+
+
+def _empty(row: memoryview) -> None:
+    """Of all but its generation, which rises: whoever still reads it sees that."""
+    words = row[:_HEADER_BYTES].cast("Q")
+    words[_GENERATION] += 1
+    words[_CHECKSUM] = 1  # of no document, so that there is none
+    for word in (_LENGTH, _ATTEMPT_AT, _SUCCESS_AT, _FAILURES, _OWED_UNTIL):
+        words[word] = 0
 
 
 def _anonymous_file() -> int:

@@ -24,6 +24,7 @@ from core.tasks import spawn
 MAX_WAITING = 1024
 """Tokens that wait for a fetch at the same time; further ones are told to come again."""
 
+STATES = ("fresh", "stale", "none")
 _FOLLOW_POLL_S = 0.02
 _LONGEST_SLEEP_S = 30.0
 _ROUNDS = 3
@@ -68,6 +69,7 @@ class KeySource:
         self._waiting = 0
         self._closed = False
         self._fault = ""
+        self._shown: str | None = None
 
     def __repr__(self) -> str:
         return f"KeySource({self.issuer.issuer!r}, epoch={self._epoch}, {self._key_set!r})"
@@ -84,6 +86,7 @@ class KeySource:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._show_state(None)
 
     def ready(self) -> str | None:
         self._follow_slot()
@@ -165,7 +168,8 @@ class KeySource:
         self._slot.history = self._policy.begun(history, now)
         flight = self._fly(self._fetch(), "fetch of a key set")
         # Not in a `finally` of the task: one that is cancelled before its first step has none.
-        flight.add_done_callback(lambda _: self._slot.release())
+        slot = self._slot
+        flight.add_done_callback(lambda _: slot.release())
         return flight
 
     def _fly(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -216,6 +220,10 @@ class KeySource:
 
     def _follow_slot(self) -> None:
         """Take over what the board has; give up a set that has become too old."""
+        if not self._slot.held:
+            self._slot = self._slot.again(self._clock())
+            self._read_generation = self._slot.read_generation
+            self._loaded = 0
         usable = self._policy.is_usable(self._slot.history, self._clock())
         if not usable:
             self._replace(None, 0)
@@ -237,6 +245,7 @@ class KeySource:
         jitter = random.random()
         while True:
             self._follow_slot()
+            self._slot.touch(self._clock())
             self._show()
             now, history = self._clock(), self._slot.history
             wait_s = self._policy.due_at(history, jitter) - now
@@ -256,5 +265,13 @@ class KeySource:
         state = "none"
         if self._key_set is not None and age is not None:
             state = "fresh" if age <= 2 * self.issuer.jwks.refresh_s else "stale"
-        for name in ("fresh", "stale", "none"):
-            self._workers.labels(self.issuer.issuer, name).set(float(name == state))
+        self._show_state(state)
+
+    def _show_state(self, state: str | None) -> None:
+        """By differences: while a reload takes place two sources of one issuer count together."""
+        if state == self._shown:
+            return
+        for name in STATES:
+            gauge = self._workers.labels(self.issuer.issuer, name)
+            gauge.inc(float(name == state) - float(name == self._shown))
+        self._shown = state

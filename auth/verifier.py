@@ -31,6 +31,7 @@ from auth.token import (
 )
 from core.clock import Clock
 from core.errors import ConfigError, Unauthenticated, Unavailable
+from core.identity import file_identity
 from core.metrics import Metrics
 from core.principal import Principal
 
@@ -100,7 +101,7 @@ class Authenticator:
         self._sources = {
             issuer.issuer: KeySource(
                 issuer,
-                slot=board.slot(_slot_name(issuer)),
+                slot=board.slot(_slot_name(issuer), clock()),
                 fetcher=make_fetcher(issuer),
                 fetches=fetches,
                 workers=workers,
@@ -235,7 +236,9 @@ def _put(entries: OrderedDict[bytes, T], digest: bytes, entry: T, limit: int) ->
 
 
 def _slot_name(issuer: IssuerConfig) -> str:
-    return repr((issuer.jwks.url, issuer.jwks.file, sorted(issuer.algorithms)))
+    """A changed file has another one: a reload must not go on with keys that were taken out."""
+    url, file = issuer.jwks.url, issuer.jwks.file
+    return repr((url, file and (file, file_identity(file)), sorted(issuer.algorithms)))
 
 
 def fetcher_for(issuer: IssuerConfig) -> Fetcher:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from auth.board import Board, Slot
+from auth.board import UNUSED_S, Board, Slot
 from auth.keyset import MAX_DOCUMENT_BYTES
 from auth.refresh import History
 
@@ -32,7 +32,7 @@ def in_child() -> Callable[[Callable[[Any], None]], Any]:
 
 
 def test_a_document_is_published_once_per_change() -> None:
-    slot = Board(2).slot("a")
+    slot = Board(2).slot("a", 0.0)
     assert (slot.generation, slot.read()) == (0, None)
     slot.publish(b"one")
     slot.publish(b"one")
@@ -45,23 +45,66 @@ def test_a_document_is_published_once_per_change() -> None:
 
 def test_slots_are_found_by_name() -> None:
     board = Board(2)
-    board.slot("a").publish(b"of a")
-    assert board.slot("b").read() is None
-    assert board.slot("a").read() == (1, b"of a")
+    board.slot("a", 0.0).publish(b"of a")
+    assert board.slot("b", 0.0).read() is None
+    assert board.slot("a", 0.0).read() == (1, b"of a")
 
 
 def test_a_full_board_gives_slots_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
     board = Board(1)
-    board.slot("a").publish(b"of a")
-    lone = board.slot("b")
+    board.slot("a", 0.0).publish(b"of a")
+    lone = board.slot("b", 0.0)
     assert "no slot is free" in caplog.text
     lone.publish(b"of b")
     assert lone.claim()
-    assert board.slot("a").read() == (1, b"of a")
+    assert board.slot("a", 0.0).read() == (1, b"of a")
+
+
+def test_a_slot_that_nobody_uses_any_more_is_given_away() -> None:
+    board = Board(2)
+    used, unused = board.slot("used", 10.0), board.slot("unused", 10.0)
+    unused.publish(b"of unused")
+    unused.history = History(attempt_at=3.5, success_at=2.5, failures=4, owed_until=9.25)
+    assert board.slot("early", 10.0 + UNUSED_S - 1)._board is not board
+    used.touch(11.0)
+    later = 10.0 + UNUSED_S
+    before = unused.read_generation()
+    taken = board.slot("taken", later)
+    assert taken._board is board
+    assert (taken.read(), taken.history) == (None, History())
+    assert unused.read_generation() != before
+    assert (used.held, unused.held, taken.held) == (True, False, True)
+    taken.publish(b"of taken")
+    assert unused.read() is None
+    assert not unused.claim()
+    unused.touch(later + 1000)
+    assert board.slot("taken", later).read() == (3, b"of taken")
+    again = unused.again(later + UNUSED_S)  # the longest unused is now that of `used`
+    assert again._board is board
+    assert (again.read(), used.held) == (None, False)
+
+
+def test_a_slot_in_which_somebody_fetches_is_not_given_away() -> None:
+    board = Board(1)
+    fetching = board.slot("a", 0.0)
+    assert fetching.claim()
+    assert board.slot("b", 1000.0)._board is not board
+    fetching.release()
+    assert board.slot("b", 1000.0)._board is board
+
+
+def test_a_board_closes_its_file() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    boards = [Board(1) for _ in range(5)]
+    assert len(os.listdir("/proc/self/fd")) == before + 5
+    slot = boards[0].slot("a", 0.0)
+    boards.clear()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert slot.claim()
 
 
 def test_a_document_that_was_not_written_to_its_end_is_not_read() -> None:
-    slot = Board(1).slot("a")
+    slot = Board(1).slot("a", 0.0)
     slot.publish(b"document")
     slot._body[3:5] = b"XX"
     assert slot.read() is None
@@ -70,7 +113,7 @@ def test_a_document_that_was_not_written_to_its_end_is_not_read() -> None:
 
 
 def test_the_history_is_kept() -> None:
-    slot = Board(1).slot("a")
+    slot = Board(1).slot("a", 0.0)
     assert slot.history == History()
     slot.history = History(attempt_at=3.5, success_at=2.5, failures=4, owed_until=9.25)
     assert slot.history == History(attempt_at=3.5, success_at=2.5, failures=4, owed_until=9.25)
@@ -78,7 +121,7 @@ def test_the_history_is_kept() -> None:
 
 def test_one_claim_at_a_time_in_one_process() -> None:
     board = Board(2)
-    first, again, other = board.slot("a"), board.slot("a"), board.slot("b")
+    first, again, other = board.slot("a", 0.0), board.slot("a", 0.0), board.slot("b", 0.0)
     assert first.claim()
     assert not again.claim()
     assert other.claim()
@@ -88,10 +131,10 @@ def test_one_claim_at_a_time_in_one_process() -> None:
 
 def test_forked_processes_share_documents_and_claims(in_child: Any) -> None:
     board = Board(2)
-    mine = board.slot("a")
+    mine = board.slot("a", 0.0)
 
     def work(pipe: Any) -> None:
-        slot: Slot = board.slot("a")
+        slot: Slot = board.slot("a", 0.0)
         for _ in range(2):
             pipe.recv()
             pipe.send((slot.claim(), slot.read()))
@@ -115,10 +158,10 @@ def test_forked_processes_share_documents_and_claims(in_child: Any) -> None:
 
 def test_the_claim_of_a_dead_process_is_free(in_child: Any) -> None:
     board = Board(1)
-    mine = board.slot("a")
+    mine = board.slot("a", 0.0)
 
     def work(pipe: Any) -> None:
-        pipe.send(board.slot("a").claim())
+        pipe.send(board.slot("a", 0.0).claim())
         time.sleep(60)
 
     child, pipe = in_child(work)

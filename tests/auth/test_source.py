@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from auth import source as source_module
-from auth.board import Board
+from auth.board import UNUSED_S, Board
 from auth.fetcher import FetchFailed
 from auth.refresh import BURST
-from auth.source import KeySource
+from auth.source import STATES, KeySource
 from core.errors import Unavailable
 from core.metrics import Metrics
 
@@ -33,7 +34,7 @@ async def make_source(make_issuer: Any, clock: Any, metrics: Metrics) -> AsyncIt
     def make(fetcher: Any, board: Board | None = None, **jwks: Any) -> KeySource:
         source = KeySource(
             make_issuer(jwks=jwks),
-            slot=(board or Board(1)).slot("a"),
+            slot=(board or Board(1)).slot("a", 0.0),
             fetcher=fetcher,
             fetches=metrics.counter("headrace_jwks_fetch_total", "", ("issuer", "result")),
             workers=metrics.gauge("headrace_jwks_workers", "", ("issuer", "state")),
@@ -355,7 +356,7 @@ async def test_a_keeper_follows_when_another_worker_never_ends(
     make_source: MakeSource, make_fetcher: Any, make_key: MakeKey, clock: Any
 ) -> None:
     board, fetcher = Board(1), make_fetcher(make_key("a").jwk)
-    assert board.slot("a").claim()
+    assert board.slot("a", 0.0).claim()
     source = make_source(fetcher, board)
     call = asyncio.create_task(find(source, "a"))
     for _ in range(30):
@@ -396,5 +397,45 @@ async def test_close_lets_waiters_go_and_frees_the_claim(
     await source.close()
     with pytest.raises(Unavailable):
         await call
-    assert board.slot("a").claim()
+    assert board.slot("a", 0.0).claim()
     assert fetcher.count == 1
+
+
+async def test_a_slot_that_was_given_away_is_found_again(
+    make_key: MakeKey, make_source: MakeSource, make_fetcher: Any, clock: Any
+) -> None:
+    """A process that stood still for so long must not take another issuer's keys for its own."""
+    board = Board(1)
+    fetcher = make_fetcher(make_key("a").jwk)
+    source = make_source(fetcher, board)
+    assert (await find(source, "a")).key_id == "a"
+    clock.now += UNUSED_S
+    other = board.slot("other", clock.now)
+    other.publish(orjson.dumps({"keys": [make_key("a").jwk]}))
+    assert source.find("a", "ES256") is None
+    assert (await find(source, "a")).key_id == "a"
+    assert fetcher.count == 2
+    assert other.read() is not None
+
+
+async def test_two_sources_of_one_issuer_are_counted_together(
+    make_key: MakeKey, make_source: MakeSource, make_fetcher: Any, metrics: Metrics
+) -> None:
+    """A reload starts the next one before it ends the last."""
+
+    def shown() -> list[float]:
+        name = "headrace_jwks_workers"
+        return [metrics.value(name, "https://id.example", state) for state in STATES]
+
+    board = Board(1)
+    first, second = (make_source(make_fetcher(make_key("a").jwk), board) for _ in range(2))
+    first.start()
+    await settle()
+    assert shown() == [1, 0, 0]
+    second.start()
+    await settle()
+    assert shown() == [2, 0, 0]
+    await first.close()
+    assert shown() == [1, 0, 0]
+    await second.close()
+    assert shown() == [0, 0, 0]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auth import verifier
+from auth.board import Board
 from auth.config import AuthConfig, IssuerConfig, JwksConfig
 from auth.verifier import REFUSAL, AnonymousAuthenticator, Authenticator
 from core.errors import ConfigError, Unauthenticated, Unavailable
@@ -313,6 +315,31 @@ async def test_keys_from_a_file(tmp_path: Any, make_key: MakeKey, clock: Any, wa
     path.write_text(json.dumps({"keys": [key.jwk]}))
     principal = await build().authenticate(b"Bearer " + key.token())
     assert principal.tenant == "alice"
+
+
+async def test_a_key_file_that_was_changed_takes_effect_with_the_next_configuration(
+    tmp_path: Any, make_key: Callable[..., Any], clock: Any, wall: Any
+) -> None:
+    """Though all share a board, on which the keys of before are still fresh."""
+    board, path = Board(), tmp_path / "jwks.json"
+    revoked, kept, added = make_key("revoked"), make_key("kept"), make_key("added")
+
+    def build(*keys: Any) -> Authenticator:
+        path.write_text(json.dumps({"keys": [key.jwk for key in keys]}))
+        os.utime(path, ns=(len(keys), len(keys)))
+        jwks = JwksConfig(file=FilePath(path))
+        issuer = IssuerConfig(issuer="https://id.example", audiences=("headrace",), jwks=jwks)
+        config = AuthConfig(issuers=(issuer,))
+        return Authenticator(config, Metrics.private(), board, clock=clock, wall_clock=wall)
+
+    before = build(revoked, kept)
+    for key in (revoked, kept):
+        await before.authenticate(b"Bearer " + key.token())
+    after = build(kept, added, make_key("more"))
+    with pytest.raises(Unauthenticated):
+        await after.authenticate(b"Bearer " + revoked.token())
+    for key in (kept, added):
+        await after.authenticate(b"Bearer " + key.token())
 
 
 def test_authorities_that_cannot_be_used(tmp_path: Any) -> None:
