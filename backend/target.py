@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Hashable
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from backend.config import ReplicaConfig, UpstreamConfig
@@ -36,6 +37,8 @@ servers should allow no less)."""
 RESULTS = ("ok", "refused", "timeout", "failed", "cancelled")
 """How a connect may end."""
 
+_CLOSING = "The gateway is closing its connections."
+
 Hold: TypeAlias = Connection | Http2Stream
 
 
@@ -44,13 +47,6 @@ class Reads(NamedTuple):
 
     http1: dict[Http1Protocol, int]
     http2: dict[Http2Stream, int]
-
-
-class _Waiter(NamedTuple):
-    """`given`: a place, or None for: ask again. `fresh`: only on a connection that is new."""
-
-    given: asyncio.Future[Hold | None]
-    fresh: bool
 
 
 class Counts(NamedTuple):
@@ -98,7 +94,9 @@ class Target:
         self._http2 = Http2Connections(self.id, upstream.pool, clock, self._serve)
         self._multiplexed = self._dialer.may_multiplex  # until a handshake says otherwise
         self._streams_expected = USUAL_STREAMS
-        self._waiting: list[_Waiter] = []
+        # Who waits for a place, in the order of asking, and whether it must be on a new connection;
+        # given None they ask again.
+        self._waiting: dict[asyncio.Future[Hold | None], bool] = {}
         self._dials: set[asyncio.Task[None]] = set()
         self._opening = 0
         self._failed_at = float("-inf")
@@ -201,21 +199,20 @@ class Target:
     async def _wait(self, fresh: bool) -> Hold | None:
         """A place, given out in the order of asking; None to ask again."""
         if not self._http2.open:
-            raise UpstreamUnreachable("the gateway is closing its connections")
-        waiter = _Waiter(asyncio.get_running_loop().create_future(), fresh)
-        self._waiting.append(waiter)
+            raise UpstreamUnreachable(_CLOSING)
+        given: asyncio.Future[Hold | None] = asyncio.get_running_loop().create_future()
+        self._waiting[given] = fresh
         self._dial_as_needed()
         try:
-            return await waiter.given
+            return await given
         except asyncio.CancelledError:
-            if not waiter.given.cancelled() and waiter.given.exception() is None:
-                given = waiter.given.result()  # in the very tick in which nobody wants it any more
-                if given is not None:
-                    given.abort()
+            if not given.cancelled() and given.exception() is None:
+                place = given.result()  # given in the very tick in which nobody wants it any more
+                if place is not None:
+                    place.abort()
             raise
         finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
+            self._waiting.pop(given, None)
 
     def _dial_as_needed(self) -> None:
         needed = -(-len(self._waiting) // self._streams_expected)
@@ -230,23 +227,24 @@ class Target:
 
     async def _open_shared(self) -> None:
         made: Http1Protocol | Http2Protocol | None = None
-        failure: GatewayError = UpstreamUnreachable("the gateway is closing its connections")
+        failure: GatewayError = UpstreamUnreachable(_CLOSING)
         try:
             made = await self._open()
         except GatewayError as error:  # counted; whoever waits is told
             failure = error
         finally:
+            self._dials = {task for task in self._dials if task is not asyncio.current_task()}
             if isinstance(made, Http2Protocol):
                 self._adopt(made)
             elif made is not None:
                 self._fall_back(made)
-            elif len(self._dials) <= 1:  # no other one is under way
+            elif not self._dials:
                 self._turn_away(failure)
 
     async def _open(self) -> Http1Protocol | Http2Protocol:
         """A new connection, in no set yet."""
         if not self._http1.open:
-            raise UpstreamUnreachable("the gateway is closing its connections")
+            raise UpstreamUnreachable(_CLOSING)
         self._opening += 1
         try:
             made = await self._dialer.open(self._http1, self._http2)
@@ -270,35 +268,39 @@ class Target:
         if made.room <= 0:
             self._turn_away(UpstreamUnreachable("The replica allows no requests."))
         self._give(made, fresh_too=True)
+        self._waiting = {given: f for given, f in self._waiting.items() if not given.done()}
         self._dial_as_needed()
 
     def _fall_back(self, made: Http1Protocol) -> None:
         """The replica does not offer HTTP/2: the first one gets the socket, the others open their
         own."""
         self._multiplexed = False
-        waiting = [waiter.given for waiter in self._waiting if not waiter.given.done()]
-        if waiting:
-            waiting[0].set_result(self._http1.hold(made))
-        else:
+        waiting = [given for given in self._waiting if not given.done()]
+        self._waiting.clear()
+        if not waiting:
             self._http1.keep(made)
-        for given in waiting[1:]:
-            given.set_result(None)
+        for given in waiting:
+            given.set_result(self._http1.hold(made) if given is waiting[0] else None)
 
     def _serve(self, protocol: Http2Protocol) -> None:
         if self._waiting:
             self._give(protocol, fresh_too=False)
 
     def _give(self, protocol: Http2Protocol, fresh_too: bool) -> None:
-        for waiter in list(self._waiting):
-            if protocol.room <= 0:
-                return
-            if not waiter.given.done() and (fresh_too or not waiter.fresh):
-                waiter.given.set_result(protocol.take(self.id))
+        wanting = (
+            given
+            for given, fresh in self._waiting.items()
+            if not given.done() and (fresh_too or not fresh)
+        )
+        for given in list(islice(wanting, max(0, protocol.room))):
+            del self._waiting[given]
+            given.set_result(protocol.take(self.id))
 
     def _turn_away(self, error: GatewayError) -> None:
-        for waiter in self._waiting:
-            if not waiter.given.done():
-                waiter.given.set_exception(error)
+        waiting, self._waiting = self._waiting, {}
+        for given in waiting:
+            if not given.done():
+                given.set_exception(error)
 
 
 def access_of(config: ReplicaConfig, upstream: UpstreamConfig) -> Hashable:
