@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 from core.errors import ConfigError, NotFound
+from core.identity import identity
 from core.metrics import Metrics
 from core.prompt import Prompt
 from routing.blocks import seed
 from routing.config import ModelConfig, RoutingConfig
+from routing.library import Library
 from routing.served_model import ServedModel
-from routing.tokenizer import load_tokenizer
 from routing.weight import exceeds
 
 _SEEDS = 4096
@@ -32,8 +33,8 @@ class Prompter:
     """The models by name. Built before workers fork; each worker then calls `use_metrics`, and
     `close` when it ends.
 
-    Raises ConfigError when a tokenizer or template is missing or broken, or two models share a
-    name.
+    `drawn` seeds the hashes of blocks when no secret is configured. Raises ConfigError when a
+    tokenizer or template is missing or broken, or two models share a name.
     """
 
     def __init__(
@@ -41,11 +42,16 @@ class Prompter:
         models: Sequence[ModelConfig],
         config: RoutingConfig,
         metrics: Metrics | None = None,
+        *,
+        drawn: bytes = b"",
+        previous: Prompter | None = None,
     ) -> None:
-        # Without a configured secret one is drawn: workers forked from this process share it.
-        secret = config.secret.reveal().encode() if config.secret else os.urandom(32)
+        # Workers forked from this process share it.
+        self._drawn = drawn or os.urandom(32)
+        secret = config.secret.reveal().encode() if config.secret else self._drawn
+        self.made_of = _made_of(models, config)
         self._seed = lru_cache(_SEEDS)(partial(seed, secret))
-        load = cache(load_tokenizer)  # models that share a file share its memory
+        self._library: Library = Library(None if previous is None else previous._library)
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, str] = {}
         for model in models:
@@ -55,7 +61,8 @@ class Prompter:
                         f"two models answer to the name {name!r}; rename one of them or its alias"
                     )
                 self._names[name] = model.name
-            self._models[model.name] = ServedModel(model, config.block_tokens, load)
+            self._models[model.name] = ServedModel(model, config.block_tokens, self._library)
+        self._library.complete()
         self._counters: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._threads: ThreadPoolExecutor | None = None
         if metrics is not None:
@@ -63,6 +70,13 @@ class Prompter:
 
     def __repr__(self) -> str:
         return f"<Prompter {list(self._models.values())}>"
+
+    def renewed(self, models: Sequence[ModelConfig], config: RoutingConfig) -> Prompter:
+        """The one for a changed configuration, which shares what has not changed; this one if
+        nothing has. Raises ConfigError."""
+        if _made_of(models, config) == self.made_of:
+            return self
+        return Prompter(models, config, drawn=self._drawn, previous=self)
 
     def use_metrics(self, metrics: Metrics) -> None:
         """Count prompts there from now on."""
@@ -138,3 +152,7 @@ class Prompter:
             sys.setswitchinterval(_SWITCH_S)
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-prompt")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _made_of(models: Sequence[ModelConfig], config: RoutingConfig) -> Hashable:
+    return identity((tuple(models), config.block_tokens, config.secret))

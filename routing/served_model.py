@@ -1,21 +1,18 @@
-"""One model's way from a request to a prompt.
-
-Pure but for the loading of its files: plain calls that any thread may make.
-"""
+"""One model's way from a request to a prompt. Pure: plain calls that any thread may make."""
 
 from __future__ import annotations
 
 import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from core.errors import BadRequest
 from core.prompt import Prompt
 from routing.blocks import TOKEN_BYTES, chain
 from routing.config import ModelConfig
+from routing.library import Library
 from routing.messages import Conversation, canonical, dump_tools, normalise, plain
-from routing.template import OPTIONS, load_template
-from routing.tokenizer import Tokenizer, load_tokenizer
+from routing.template import OPTIONS
 from routing.weight import exceeds
 
 # With any of these in a request its prompt is more than its messages by the template.
@@ -32,20 +29,19 @@ class ServedModel:
     """A model with its tokenizer and chat template (either may be missing).
 
     `inline_bytes`: up to which weight a prompt is cheaper made on the event loop's thread.
-    `load` loads a tokenizer. Raises ConfigError when a file is missing or broken.
+    `library` has what is made from its files. Raises ConfigError when one is missing or broken.
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        block_tokens: int,
-        load: Callable[[str], Tokenizer] = load_tokenizer,
+        self, config: ModelConfig, block_tokens: int, library: Library | None = None
     ) -> None:
+        if library is None:
+            library = Library()
         self._config = config
         self.max_model_len = config.max_model_len
         self._block_tokens = block_tokens
-        self._tokenizer = None if config.tokenizer is None else load(config.tokenizer)
-        self._template = load_template(config)
+        self._tokenizer = None if config.tokenizer is None else library.tokenizer(config.tokenizer)
+        self._template = library.template(config)
         self.inline_bytes = (
             _INLINE_ESTIMATE_BYTES if self._tokenizer is None else self._tokenizer.inline_bytes
         )

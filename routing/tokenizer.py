@@ -102,27 +102,25 @@ def load_tokenizer(path: str) -> Tokenizer:
     Raises ConfigError when the file is missing or no tokenizer.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        open(path, "rb").close()
     except OSError as error:
         raise ConfigError(
             f"cannot read the tokenizer {path}: {error.strerror}; correct `tokenizer`"
         ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the tokenizer {path} is not UTF-8; fetch the file again") from error
     # One prompt uses one core, and no thread of fastokens' pool is alive when workers fork.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     try:
-        fast = FastTokenizer(fastokens.Tokenizer.from_json_str(text))
-    except (ValueError, RuntimeError) as refusal:
-        return _fallback(path, text, refusal)
+        # By its path: what is read here would be decoded with the interpreter's lock held.
+        fast = FastTokenizer(fastokens.Tokenizer.from_file(path))
+    except (OSError, ValueError, RuntimeError) as refusal:
+        return _fallback(path, refusal)
     fast.encode(_WARM_UP, special=True)
     return fast
 
 
-def _fallback(path: str, text: str, refusal: Exception) -> Tokenizer:
+def _fallback(path: str, refusal: Exception) -> Tokenizer:
     try:
-        slow = HuggingFaceTokenizer(tokenizers.Tokenizer.from_str(text))
+        slow = HuggingFaceTokenizer(tokenizers.Tokenizer.from_file(path))
     except Exception as error:  # `tokenizers` raises nothing narrower
         raise ConfigError(
             f"the tokenizer {path} cannot be used ({error}); "

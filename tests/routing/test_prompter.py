@@ -165,3 +165,39 @@ def test_a_broken_file_is_found_when_built(tmp_path: Path) -> None:
         path = FilePath(tmp_path / "absent")
         with pytest.raises(ConfigError, match="absent"):
             Prompter([ModelConfig(name="m", **{field: path})], RoutingConfig())
+
+
+async def test_a_changed_configuration_shares_what_has_not_changed(
+    small_tokenizer: str, small_template: str
+) -> None:
+    model = ModelConfig(
+        name="m", tokenizer=FilePath(small_tokenizer), chat_template=FilePath(small_template)
+    )
+    first = Prompter([model], RoutingConfig())
+    assert first.renewed([model], RoutingConfig(policy="round_robin")) is first
+    doc = {"prompt": list(range(640))}
+    before = await first.completion("m", doc, "")
+    second = first.renewed([model, ModelConfig(name="n")], RoutingConfig())
+    third = second.renewed([model, ModelConfig(name="n")], RoutingConfig(block_tokens=128))
+    for later in (second, third):
+        assert later is not first
+        assert later._models["m"]._tokenizer is first._models["m"]._tokenizer
+        assert later._models["m"]._template is first._models["m"]._template
+    assert (await second.completion("m", doc, "")).blocks == before.blocks
+    assert (await third.completion("m", doc, "")).block_tokens == 128
+    assert await second.chat("n", user("the"), "")
+    with pytest.raises(ConfigError):
+        first.renewed([model, model], RoutingConfig())
+
+
+async def test_a_changed_secret_hashes_anew(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("one")
+    models, config = [ModelConfig(name="m")], RoutingConfig(secret=Secret(f"file:{path}"))
+    first = Prompter(models, config)
+    assert first.renewed(models, config) is first
+    path.write_text("two")
+    second = first.renewed(models, config)
+    doc = {"prompt": list(range(640))}
+    old, new = await first.completion("m", doc, ""), await second.completion("m", doc, "")
+    assert not set(old.blocks) & set(new.blocks)
