@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.framing import HEADERS, Refused, body_is_sized, check_head, read_head
+from backend.framing import (
+    HEAD_BYTES,
+    HEADERS,
+    Refused,
+    body_is_sized,
+    check_head,
+    read_head,
+    read_http2_head,
+)
 from core.exchange import Header
 
 
@@ -98,3 +106,31 @@ def test_cut_heads_are_what_the_parser_sees(lines: list[bytes], separator: bytes
     except Refused:
         return
     assert list(head.headers) == listener.headers
+
+
+OK: Header = (b":status", b"200")
+
+
+def test_a_head_over_http2() -> None:
+    head = read_http2_head((OK, (b"x-a", b"\tb "), (b"empty", b""), (b"x-b", b"\xc3\xa9")))
+    assert head == (200, ((b"x-a", b"b"), (b"empty", b""), (b"x-b", b"\xc3\xa9")))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ((b"x-a", b"b"),),
+        ((b"x-a", b"b"), OK),
+        (OK, OK),
+        *[((b":status", status),) for status in (b"", b"20", b"2000", b"+20", b"101", b"600")],
+        *[(OK, (name, b"b")) for name in (b"", b"X-A", b"x a", b"x\xe9", b":path", b"x:y", b"x\n")],
+        *[(OK, (b"x-a", value)) for value in (b"a\nb", b"a\r", b"\x00", b"a\x0bb", b"\x7f")],
+        *[(OK, (name, b"x")) for name in (b"connection", b"transfer-encoding", b"upgrade")],
+        (OK, *[(b"x-a", b"b")] * (HEADERS + 1)),
+        (OK, (b"x-a", b"b" * HEAD_BYTES)),
+    ],
+)
+def test_refused_heads_over_http2(headers: tuple[Header, ...]) -> None:
+    with pytest.raises(Refused):
+        read_http2_head(headers)

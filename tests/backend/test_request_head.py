@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from backend.request_head import RequestHead
+from backend.request_head import Http2RequestHead, RequestHead
 
 
 def test_post_has_a_length_even_when_empty() -> None:
@@ -20,3 +20,24 @@ def test_body_follows_the_head() -> None:
 def test_get_without_a_body_has_no_length() -> None:
     raw = RequestHead(b"gpu").build(b"GET", b"/v1/models", [], b"")
     assert raw == b"GET /v1/models HTTP/1.1\r\nhost: gpu\r\naccept-encoding: identity\r\n\r\n"
+
+
+def test_http2_has_the_same_as_fields() -> None:
+    head = Http2RequestHead(b"gpu", b"Bearer k", b"https")
+    assert head.build(b"POST", b"/v1/x", [(b"a", b"b")], b"{}") == [
+        (b":method", b"POST"),
+        (b":path", b"/v1/x"),
+        (b":scheme", b"https"),
+        (b":authority", b"gpu"),
+        (b"accept-encoding", b"identity"),
+        (b"authorization", b"Bearer k"),
+        (b"a", b"b"),
+        (b"content-length", b"2"),
+    ]
+
+
+def test_http2_lengths() -> None:
+    head = Http2RequestHead(b"gpu")
+    assert (b"content-length", b"0") in head.build(b"POST", b"/", [], b"")
+    assert b"content-length" not in dict(head.build(b"GET", b"/", [], b""))
+    assert b"authorization" not in dict(head.build(b"GET", b"/", [], b""))
