@@ -60,6 +60,12 @@ class Secret:
             return cls("file:" + os.path.normpath(os.path.join(base, text[5:])))
         return cls(text)
 
+    @property
+    def path(self) -> str | None:
+        """The file that it is in, if it is in one."""
+        kind, _, name = self._reference.partition(":")
+        return name if kind == "file" else None
+
     def reveal(self) -> str:
         """The secret, without one trailing newline. Raises ConfigError when it cannot be read."""
         kind, _, name = self._reference.partition(":")

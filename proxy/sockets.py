@@ -13,7 +13,7 @@ import os
 import resource
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import ConfigError
@@ -42,6 +42,7 @@ class Sockets:
     listen: tuple[BoundSocket, ...]
     admin: BoundSocket | None = None
     _closed: bool = field(default=False, repr=False)
+    _foreign: set[str] = field(default_factory=set, repr=False)
 
     def close(self) -> None:
         """Close this process's copies."""
@@ -53,28 +54,51 @@ class Sockets:
     def all(self) -> tuple[BoundSocket, ...]:
         return self.listen if self.admin is None else (*self.listen, self.admin)
 
+    def disown(self, addresses: Iterable[str]) -> None:
+        """Another process serves these now, and removes their files."""
+        self._foreign.update(addresses)
+
+    def own_all(self) -> None:
+        """Those that came from another process are ours now."""
+        self._foreign.clear()
+
     def remove_files(self) -> None:
-        """Remove the files of our Unix sockets; for the process that bound them, at its end."""
+        """Remove the files of our Unix sockets; for the process that owns them, at its end."""
         for bound in self.all():
             with contextlib.suppress(OSError):
-                if bound.address.is_unix and _file_identity(bound.address.path) == bound.file:
+                if (
+                    bound.address.is_unix
+                    and str(bound.address) not in self._foreign
+                    and _file_identity(bound.address.path) == bound.file
+                ):
                     os.unlink(bound.address.path)
 
 
-def bind_all(listen: Sequence[Address], admin: Address | None) -> Sockets:
-    """Bind everything or nothing. Raises ConfigError with one line for each address that fails."""
+def bind_all(
+    listen: Sequence[Address], admin: Address | None, inherited: Sequence[BoundSocket] = ()
+) -> Sockets:
+    """Bind everything or nothing. Raises ConfigError with one line for each address that fails.
+
+    `inherited`: bound by another process, which owns them until `own_all`. Those that nobody
+    wants are closed.
+    """
+    given = {bound.address: bound for bound in inherited}
     bound: list[BoundSocket] = []
     faults: list[str] = []
     for address in [*listen, *([admin] if admin else [])]:
         try:
-            bound.append(bind(address))
+            bound.append(given[address] if address in given else bind(address))
         except ConfigError as error:
             faults.append(str(error))
+    foreign = {str(address) for address in given}
     if faults:
-        Sockets(tuple(bound)).close()
-        Sockets(tuple(bound)).remove_files()
+        Sockets(tuple(bound), _foreign=foreign).close()
+        Sockets(tuple(bound), _foreign=foreign).remove_files()
         raise ConfigError("\n".join(faults))
-    return Sockets(tuple(bound[: len(listen)]), bound[-1] if admin else None)
+    for left in inherited:
+        if left not in bound:
+            left.socket.close()
+    return Sockets(tuple(bound[: len(listen)]), bound[-1] if admin else None, _foreign=foreign)
 
 
 def bind(address: Address) -> BoundSocket:

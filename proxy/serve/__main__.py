@@ -1,7 +1,8 @@
-"""The command line: `headrace serve | check | schema | demo`.
+"""The command line: `headrace serve | reload | check | schema | demo`.
 
 Everything that can be set is in the configuration file. Exit status 2 and one line for each
-problem when something the operator wrote is wrong; never a traceback for that.
+problem when something the operator wrote is wrong; never a traceback for that. 1: the running
+gateway that was meant is not there, or does not give way.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ EXIT_CONFIG = 2
 # By name, so that `headrace --version` does not load the gateway, and serving not the demo.
 _COMMANDS = {
     "serve": "proxy.serve.commands:serve",
+    "reload": "proxy.serve.commands:reload",
     "check": "proxy.serve.commands:check",
     "schema": "proxy.serve.commands:schema",
     "demo": "proxy.serve.demo:main",
@@ -55,7 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "check", help="say everything that is wrong with a configuration, and bind nothing"
     )
-    for command in (serve, check):
+    serve.add_argument(
+        "--replace",
+        action="store_true",
+        help="take the place of the gateway that runs with this configuration, without a gap",
+    )
+    reload = commands.add_parser(
+        "reload", help="have the running gateway read its configuration anew"
+    )
+    for command in (serve, reload, check):
         command.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
     commands.add_parser("schema", help="print the JSON Schema of the configuration file")
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")

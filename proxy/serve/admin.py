@@ -1,4 +1,5 @@
-"""The operator's listener: health, readiness, metrics and version; nothing that changes anything.
+"""The operator's listener: health, readiness, metrics, version and configuration; nothing that
+changes anything.
 
 Every worker serves it on the same listening socket. Whoever accepts answers for all of them from
 shared memory. Never expose it to clients: it has neither TLS nor authentication.
@@ -22,6 +23,7 @@ from core.clock import Clock
 from core.metrics import MetricsBoard
 from core.shared_memory import StateBoard, unready_reasons
 from proxy.serve.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT, render
+from proxy.serve.messages import Outcome
 
 KEEP_ALIVE_S = 30.0
 SHUTDOWN_S = 1.0
@@ -50,20 +52,27 @@ def _json(status: int, document: Mapping[str, object]) -> web.Response:
 
 
 class _Pages:
-    """The four answers."""
+    """The answers."""
 
     def __init__(
-        self, metrics: MetricsBoard, reasons: Reasons, states: StateBoard | None, clock: Clock
+        self,
+        metrics: MetricsBoard,
+        reasons: Reasons,
+        states: StateBoard | None,
+        outcome: Callable[[], Outcome],
+        clock: Clock,
     ) -> None:
         self._metrics = metrics
         self._reasons = reasons
         self._states = states
+        self._outcome = outcome
         self._clock = clock
         self._by_path: dict[str, _Page] = {
             "/healthz": self.alive,
             "/readyz": self.ready,
             "/metrics": self.metrics,
             "/version": self.version,
+            "/config": self.config,
         }
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
@@ -93,6 +102,17 @@ class _Pages:
             await asyncio.sleep(0)
         kind = CONTENT_TYPE_OPENMETRICS if as_openmetrics else CONTENT_TYPE_TEXT
         return web.Response(body=b"".join(pieces), headers={"Content-Type": kind})
+
+    async def config(self, _: web.BaseRequest) -> web.Response:
+        """Which configuration is in force, and how the last reload went. `at`: Unix seconds."""
+        outcome = self._outcome()
+        last = {
+            "result": outcome.result,
+            "at": outcome.at,
+            "changed": outcome.changed,
+            "reasons": outcome.reason.splitlines(),
+        }
+        return _json(200, {"generation": outcome.generation, "last_reload": last})
 
     async def version(self, _: web.BaseRequest) -> web.Response:
         document = {
@@ -127,11 +147,12 @@ async def start_admin(
     metrics: MetricsBoard,
     reasons: Reasons,
     states: StateBoard | None = None,
+    outcome: Callable[[], Outcome] = Outcome,
     clock: Clock = time.monotonic,
 ) -> AdminServer:
     """Serve the admin pages on `sock`, bound and listening, which stays the caller's to close."""
     loop = asyncio.get_running_loop()
-    pages = _Pages(metrics, reasons, states, clock)
+    pages = _Pages(metrics, reasons, states, outcome, clock)
     protocols = web.Server(
         pages.answer, access_log=None, keepalive_timeout=KEEP_ALIVE_S, logger=_log
     )

@@ -38,7 +38,9 @@ from proxy.pipeline import Pipeline, Services
 from proxy.serve.admin import start_admin
 from proxy.serve.config import Config, parse_config
 from proxy.serve.logs import set_up_logging
+from proxy.serve.messages import Drain, Outcome
 from proxy.serve.reload import static_changes
+from proxy.serve.worker import Reloadable, Stop
 from proxy.shedding import Shedding
 from proxy.sockets import Sockets, connection_limit
 from proxy.tls import ServerTls
@@ -50,6 +52,7 @@ from routing.router import Router
 
 _log = logging.getLogger("headrace.serve")
 _BEAT_S = 1.0
+_SETTLE_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +68,15 @@ class Shared:
     secret: bytes
 
     @classmethod
-    def make(cls, workers: int) -> Shared:
+    def make(cls, workers: int, secret: bytes = b"") -> Shared:
+        """`secret`: of the gateway whose place is taken."""
         return cls(
             started=int(time.time()),
             metrics_board=MetricsBoard(workers),
             states=StateBoard(workers),
             loads=LoadBoard(workers),
             key_board=Board(),
-            secret=os.urandom(32),
+            secret=secret or os.urandom(32),
         )
 
 
@@ -175,6 +179,7 @@ class Worker:
         clock = time.monotonic
         self._prepared = prepared
         self._staged: Prepared | None = None
+        self._outcome = Outcome()
         self.metrics = metrics
         self._state = prepared.shared.states.for_worker(index)
         self._watchdog = Watchdog()
@@ -244,8 +249,11 @@ class Worker:
     def __repr__(self) -> str:
         return f"<Worker {self._state!r} {self._listener!r}>"
 
-    async def run(self, sockets: Sockets, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Serve until `stop` is set and the exchanges are over."""
+    async def run(
+        self, sockets: Sockets, stop: Stop, ready: Callable[[], None], settle_s: float = 0.0
+    ) -> None:
+        """Serve until `stop` is set and the exchanges are over. For up to `settle_s` seconds
+        connections are not accepted before they can be served."""
         async with AsyncExitStack() as stack:
             stack.callback(self._log.close)
             stack.callback(self._prepared.prompter.close)
@@ -254,12 +262,15 @@ class Worker:
             for part in (self._authenticator, self._limiter, self._registry, self._pool):
                 await part.start()
                 stack.push_async_callback(part.close)
+            await self._settle(settle_s)
+            admin = None
             if sockets.admin is not None:
                 admin = await start_admin(
                     sockets.admin.socket,
                     metrics=self._prepared.shared.metrics_board,
                     reasons=self._report,
                     states=self._prepared.shared.states,
+                    outcome=lambda: self._outcome,
                 )
                 stack.push_async_callback(admin.close)
             context = self._prepared.tls.context if self._prepared.tls is not None else None
@@ -268,10 +279,27 @@ class Worker:
             beat = spawn(self._beat(), "state")
             stack.callback(beat.cancel)
             ready()
-            await stop.wait()
+            drain = await stop.wait()
             beat.cancel()
             self._state.publish(WorkerState.DRAINING, os.getpid(), time.monotonic())
-            await self._listener.drain(self._prepared.config.drain_s)
+            if drain.handed_over and admin is not None:
+                await admin.close()  # the successor answers for itself
+            await self._end(drain, stop)
+
+    async def _settle(self, most_s: float) -> None:
+        for _ in range(int(most_s / _SETTLE_LOOK_S)):
+            if not self._report():
+                break
+            await asyncio.sleep(_SETTLE_LOOK_S)
+
+    async def _end(self, drain: Drain, stop: Stop) -> None:
+        """Let the news spread, then accept no more and let exchanges end."""
+        config = self._prepared.config
+        self._listener.draining = True  # from now on answers end their connections
+        if drain.delay:
+            await stop.pause(config.propagation_s)
+        if not await stop.bear(self._listener.drain(config.drain_s)):
+            await self._listener.drain(0.0)
 
     # --- a new configuration, in three steps, so that all workers take it or none
 
@@ -297,6 +325,10 @@ class Worker:
         """Forget what was staged, if anything: another worker could not."""
         self._staged = None
 
+    def told(self, outcome: Outcome) -> None:
+        """How the last reload went, for the admin page."""
+        self._outcome = outcome
+
     def _report(self) -> list[str]:
         """Why this worker cannot serve. Publishes its state, so that any worker can answer for
         all."""
@@ -318,8 +350,10 @@ async def serve(
     prepared: Prepared,
     sockets: Sockets,
     index: int,
-    stop: asyncio.Event,
-    ready: Callable[[], None],
+    stop: Stop,
+    ready: Callable[[Reloadable], None],
+    *,
+    settle_s: float = 0.0,
 ) -> None:
     """One worker, from its fork to its end."""
     worker = Worker(prepared, index)
@@ -328,6 +362,6 @@ async def serve(
     )
     handler = set_up_logging(prepared.config.log.level, lost.inc)
     try:
-        await worker.run(sockets, stop, ready)
+        await worker.run(sockets, stop, lambda: ready(worker), settle_s)
     finally:
         handler.close()

@@ -1,28 +1,36 @@
-"""The commands `serve`, `check` and `schema`. Each returns an exit status or raises ConfigError."""
+"""The commands `serve`, `reload`, `check` and `schema`. Each returns an exit status or raises
+ConfigError."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import functools
 import json
+import os
 import sys
 
 from core.errors import ConfigError
 from core.loading import schema as json_schema
 from proxy.serve import app
-from proxy.serve.config import Config, load_config, warnings
-from proxy.serve.floors import unsafe_libraries
-from proxy.serve.references import missing_references
+from proxy.serve.config import Config
+from proxy.serve.control import ControlSocket, NobodyThere, visit
+from proxy.serve.messages import Outcome, Rejected, Reload
+from proxy.serve.replace import CannotReplace, Predecessor
+from proxy.serve.run_dir import NO_PLACE, control_path, control_path_of
+from proxy.serve.service import Service, read_config, warn
 from proxy.serve.supervisor import Supervisor, say
-from proxy.serve.worker import Ready
+from proxy.serve.watch import Identity
 from proxy.sockets import bind_all, raise_descriptor_limit
-from proxy.tls import ServerTls
+
+EXIT_NOBODY = 1
+_RELOAD_S = 120.0
+"""Two phases of a reload before it, and two of its own."""
 
 
 def check(arguments: argparse.Namespace) -> int:
     """Load, validate and build everything; bind nothing."""
-    config = _loaded(arguments.config)
-    _warn(config, app.prepare(config).tls)
+    _, config = read_config(arguments.config, {})
+    warn(config, app.prepare(config).tls)
     sys.stdout.write(
         f"OK: {arguments.config}: {_count(config.models, 'model')}, "
         f"{_count(config.replicas, 'replica')}, "
@@ -33,29 +41,101 @@ def check(arguments: argparse.Namespace) -> int:
 
 def serve(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
-    config = _loaded(arguments.config)
+    path = os.path.abspath(arguments.config)
+    seen: dict[str, Identity] = {}
+    _, config = read_config(path, seen)
     raise_descriptor_limit()
-    prepared = app.prepare(config)
-    _warn(config, prepared.tls)
+    place = control_path(config.run_dir, path, os.environ)
+    try:
+        predecessor = _predecessor(place) if arguments.replace else None
+    except CannotReplace as error:
+        say(f"cannot replace the running gateway: {error}")
+        return EXIT_NOBODY
+    try:
+        return _supervisor(path, seen, config, place, predecessor).run()
+    finally:
+        if predecessor is not None:
+            predecessor.close()
+
+
+def _predecessor(place: str | None) -> Predecessor | None:
+    """The gateway whose place is to be taken; None: nobody is there. Raises CannotReplace."""
+    if place is None:
+        raise CannotReplace(NO_PLACE)
+    try:
+        return Predecessor(visit(place, takes_descriptors=True))
+    except NobodyThere as nobody:
+        say(f"there is nothing to replace: {nobody}")
+        return None
+
+
+def _supervisor(
+    path: str,
+    seen: dict[str, Identity],
+    config: Config,
+    place: str | None,
+    predecessor: Predecessor | None,
+) -> Supervisor:
+    secret, inherited = b"", []
+    if predecessor is not None:
+        secret, inherited = predecessor.secret, predecessor.sockets
+    prepared = app.prepare(config, app.Shared.make(config.workers, secret))
+    warn(config, prepared.tls)
     admin = config.admin.address.parsed if config.admin is not None else None
-    sockets = bind_all([address.parsed for address in config.listen.addresses], admin)
-
-    async def work(index: int, stop: asyncio.Event, ready: Ready) -> None:
-        await app.serve(prepared, sockets, index, stop, ready)
-
-    def on_death(index: int) -> None:
-        prepared.shared.metrics_board.fold(index)
-        prepared.shared.states.for_worker(index).clear()
-        prepared.shared.loads.for_worker(index).clear()
-
+    sockets = bind_all([address.parsed for address in config.listen.addresses], admin, inherited)
     return Supervisor(
-        work,
-        workers=config.workers,
-        sockets=sockets,
-        drain_s=config.drain_s,
-        on_death=on_death,
-        scheme="http" if config.listen.tls == "off" else "https",
-    ).run()
+        Service(path, prepared, seen, sockets, taken_over=predecessor is not None),
+        sockets,
+        make_control=functools.partial(_make_control, place, replacing=predecessor is not None),
+        predecessor=predecessor,
+    )
+
+
+def _make_control(place: str | None, *, replacing: bool) -> ControlSocket | None:
+    """Raises ConfigError when another gateway is there that is not to be replaced."""
+    if place is None:
+        return None
+    if not replacing:
+        try:
+            visitor = visit(place)
+        except NobodyThere:
+            pass
+        else:
+            visitor.channel.close()
+            raise ConfigError(
+                f"$.run_dir: a gateway (pid {visitor.pid}) answers at {place} already; take its "
+                "place with `headrace serve --replace`, or give this one another `run_dir`"
+            )
+    return ControlSocket(place)
+
+
+def reload(arguments: argparse.Namespace) -> int:
+    """Have the running gateway read its configuration anew, and say what came of it."""
+    path = os.path.abspath(arguments.config)
+    place = control_path_of(path, os.environ)
+    if place is None:
+        say(NO_PLACE)
+        return EXIT_NOBODY
+    try:
+        channel = visit(place).channel
+    except NobodyThere as error:
+        say(str(error))
+        return EXIT_NOBODY
+    channel.send(Reload(path))
+    for message in channel.wait(_RELOAD_S):
+        if isinstance(message, Outcome) and message.result == "refused":
+            raise ConfigError(message.reason)
+        if isinstance(message, Outcome):
+            changed = ", ".join(message.changed) or "nothing"
+            sys.stdout.write(
+                f"OK: generation {message.generation} is in force; changed: {changed}\n"
+            )
+            return 0
+        if isinstance(message, Rejected):
+            say(message.reason)
+            return EXIT_NOBODY
+    say(f"the gateway at {place} did not answer")
+    return EXIT_NOBODY
 
 
 def schema(arguments: argparse.Namespace) -> int:
@@ -63,22 +143,6 @@ def schema(arguments: argparse.Namespace) -> int:
     json.dump(json_schema(Config), sys.stdout, indent=2)
     sys.stdout.write("\n")
     return 0
-
-
-def _loaded(path: str) -> Config:
-    """The configuration, with everything there that it points at."""
-    if faults := unsafe_libraries():
-        raise ConfigError("\n".join(faults))
-    config = load_config(path)
-    if faults := list(missing_references(config)):
-        raise ConfigError("\n".join(faults))
-    return config
-
-
-def _warn(config: Config, tls: ServerTls | None) -> None:
-    """Say what is allowed but seldom meant, and what of TLS needs care."""
-    for warning in [*warnings(config), *(tls.warnings() if tls is not None else ())]:
-        say(f"warning: {warning}")
 
 
 def _count(things: tuple[object, ...], one: str, many: str = "") -> str:

@@ -13,7 +13,7 @@ from backend.config import ReplicaConfig, UpstreamConfig
 from core.describe import did_you_mean
 from core.errors import ConfigError
 from core.loading import load, parse
-from core.section import Contradictions, Section
+from core.section import Contradictions, OutputPath, Section
 from proxy.config import (
     AccessTarget,
     AdminConfig,
@@ -48,11 +48,19 @@ __all__ = [
 Fault = tuple[str, str]
 
 
+class ReloadConfig(Section):
+    """`watch`: take the file, and the files that it points at, anew whenever they change."""
+
+    watch: bool = True
+
+
 class Config(Section):
     """One configuration file.
 
-    `auth` and `listen.tls` have no defaults: going without must be asked for by name. `drain_s`:
-    how long exchanges may go on after a request to stop, in seconds.
+    `auth` and `listen.tls` have no defaults: going without must be asked for by name.
+    `propagation_s`: how long connections are accepted after a request to stop, while readiness
+    says no; `drain_s`: how long exchanges may go on after that; both in seconds. `run_dir`: the
+    folder of the control socket.
     """
 
     listen: ListenConfig
@@ -61,7 +69,10 @@ class Config(Section):
     replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
     admin: AdminConfig | None = None
     workers: Annotated[int, Meta(ge=1, le=256)] = 1
-    drain_s: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
+    propagation_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
+    drain_s: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
+    reload: ReloadConfig = ReloadConfig()
+    run_dir: OutputPath | None = None
     limits: LimitsConfig | None = None
     routing: RoutingConfig = RoutingConfig()
     upstream: UpstreamConfig = UpstreamConfig()

@@ -37,6 +37,25 @@ def missing_references(section: object, path: str = "$") -> Iterator[str]:
             yield from missing_references(value, f"{path}.{key}")
 
 
+def referenced_files(section: object) -> Iterator[str]:
+    """The files that are read for this configuration, in no order."""
+    if isinstance(section, Secret):
+        if section.path is not None:
+            yield section.path
+    elif isinstance(section, FilePath):
+        if not isinstance(section, OutputPath):
+            yield section
+    elif isinstance(section, msgspec.Struct):
+        for name in section.__struct_fields__:
+            yield from referenced_files(getattr(section, name))
+    elif isinstance(section, (tuple, list)):
+        for item in section:
+            yield from referenced_files(item)
+    elif isinstance(section, dict):
+        for item in section.values():
+            yield from referenced_files(item)
+
+
 def _unreadable(path: FilePath) -> str | None:
     if not os.path.exists(path):
         return f"there is no file {path}"

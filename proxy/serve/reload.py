@@ -29,6 +29,8 @@ def _changes(old: Config, new: Config) -> Iterator[tuple[str, str]]:
         yield "$.admin.address", f"was {_place(old.admin)} and is {_place(new.admin)}"
     if old.workers != new.workers:
         yield "$.workers", f"was {old.workers} and is {new.workers}"
+    if old.run_dir != new.run_dir:
+        yield "$.run_dir", f"was {old.run_dir or 'not given'} and is {new.run_dir or 'not given'}"
 
 
 def _list(config: Config) -> str:

@@ -1,47 +1,45 @@
 """The parent of the workers: single-threaded, without an event loop, and small so as not to fail.
 
-It forks the workers, which share everything made before, starts dead ones again, and ends them
-in order. Signals arrive as bytes in a pipe (PEP 475's wakeup fd), so that nothing happens inside
-a handler. It reaps every child, its own or not, and so can be PID 1 of a container.
+It forks the workers, which share everything made before, starts dead ones again, has them take
+new configurations, and ends them in order. Signals arrive as bytes in a pipe (PEP 475's wakeup
+fd), so that nothing happens inside a handler. It reaps every child, its own or not, and so can be
+PID 1 of a container.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
+import functools
 import math
 import os
 import select
 import signal
-import struct
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 from core.clock import Clock
-from proxy.serve.respawn import Respawn
-from proxy.serve.worker import EXIT_CONFIG, Pipes, Work, run_worker
+from proxy.serve.channel import Channel
+from proxy.serve.children import Child, Children, ended_how
+from proxy.serve.control import ControlSocket
+from proxy.serve.desk import Desk
+from proxy.serve.messages import Drain, Ready
+from proxy.serve.reloader import Reloader
+from proxy.serve.replace import Predecessor, give
+from proxy.serve.run_dir import NO_PLACE
+from proxy.serve.service_manager import notify
+from proxy.serve.successor import Successor
+from proxy.serve.supervised import Service
+from proxy.serve.worker import EXIT_CONFIG, EXIT_FAILED
 from proxy.sockets import Sockets
 
 KILL_MARGIN_S = 2.0
 """Workers end their streams themselves when the grace period is over; this much later they are
 killed."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP)
-_READY = struct.Struct("=II")
-
-
-@dataclass(slots=True)
-class _Worker:
-    """One place for a worker. `pid` is 0 while none lives; `start_at` is when the next one is
-    due. Instants are monotonic seconds."""
-
-    index: int
-    pid: int = 0
-    ready: bool = False
-    started_at: float = 0.0
-    start_at: float = 0.0
-    respawn: Respawn = field(default_factory=Respawn)
+START_S = 60.0
+"""A gateway that is to take another's place must be ready after so many seconds."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR2)
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def say(text: str) -> None:
@@ -52,179 +50,283 @@ def say(text: str) -> None:
 
 
 class Supervisor:
-    """Keeps `workers` processes that run `work` alive until told to stop.
+    """Keeps the workers of `service` alive until told to stop.
 
-    `sockets` are already bound; they are closed here when the workers begin to drain. `drain_s`
-    is how long workers may take to end their exchanges. `on_death(index)` is called after a
-    worker was reaped and before its successor is forked. `scheme` is for the announcement.
+    `sockets` are bound already, or came from `predecessor`, whose place is to be taken.
+    `make_control` makes the control socket, if there is to be one: at once, or when the
+    predecessor has to go. It may raise ConfigError.
     """
 
     def __init__(
         self,
-        work: Work,
-        *,
-        workers: int,
+        service: Service,
         sockets: Sockets,
-        drain_s: float = 30.0,
-        on_death: Callable[[int], None] = lambda index: None,
-        scheme: str = "https",
+        *,
+        make_control: Callable[[], ControlSocket | None] = lambda: None,
+        predecessor: Predecessor | None = None,
         clock: Clock = time.monotonic,
+        wall: Clock = time.time,
     ) -> None:
-        self._work = work
-        self._workers = [_Worker(index) for index in range(workers)]
+        self._service = service
         self._sockets = sockets
-        self._drain_s = drain_s
-        self._on_death = on_death
-        self._scheme = scheme
+        self._make_control = make_control
+        self._predecessor = predecessor
         self._clock = clock
-        self._pipes = Pipes()
+        self._signal_read, self._signal_write = os.pipe()
+        for descriptor in (self._signal_read, self._signal_write):
+            os.set_blocking(descriptor, False)
+        self._children = Children(service.work, service.workers, _SIGNALS, self._close_in_worker)
+        self._reloader = Reloader(
+            service, self._children.tell, say, seen=service.seen, now=clock(), wall=wall
+        )
+        self._desk: Desk | None = None
+        self._successor = Successor(_SIGNALS, os.getpid())
+        self._give_up_at = math.inf if predecessor is None else clock() + START_S
         self._kill_at = math.inf
         self._stopping = False
         self._announced = False
         self._exit_code = 0
 
     def __repr__(self) -> str:
-        return f"<Supervisor workers={self._workers} stopping={self._stopping}>"
+        return f"<Supervisor {self._children} stopping={self._stopping}>"
 
     def run(self) -> int:
-        """Until stopped; returns the exit status. To be called once, on the main thread."""
+        """Until stopped; returns the exit status. To be called once, on the main thread. Raises
+        ConfigError when there can be no control socket."""
         for number in _SIGNALS:
             signal.signal(number, _noted)
-        signal.set_wakeup_fd(self._pipes.signal_write, warn_on_full_buffer=False)
-        # What was made so far is shared with the workers: collecting it would copy its pages.
-        gc.collect()
-        gc.freeze()
+        signal.set_wakeup_fd(self._signal_write, warn_on_full_buffer=False)
         try:
-            while not (self._stopping and not self._living()):
+            if self._predecessor is None:
+                self._open_desk()
+            while not self._over():
                 self._start_due()
                 self._wait()
                 self._handle_signals()
                 self._reap()
-                self._kill_overdue()
+                self._end_overdue()
         finally:
+            self._close_desk()
+            if self._predecessor is not None:
+                self._predecessor.close()
             self._sockets.close()
             self._sockets.remove_files()
-        return self._exit_code
+        return self._successor.exit_code if self._successor.took_over else self._exit_code
 
-    def _living(self) -> list[_Worker]:
-        return [worker for worker in self._workers if worker.pid]
+    def _over(self) -> bool:
+        return self._stopping and not self._children.living and not self._successor.guarded
 
     def _start_due(self) -> None:
-        for worker in self._workers:
-            if not self._stopping and not worker.pid and worker.start_at <= self._clock():
-                self._fork(worker)
+        if self._stopping:
+            return
+        now = self._clock()
+        self._reloader.advance(now)
+        if not self._reloader.busy and (
+            fault := self._children.start_due(now, self._reloader.last)
+        ):
+            say(fault)
 
-    def _fork(self, worker: _Worker) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        worker.started_at = self._clock()
-        worker.ready = False
-        # A signal between the fork and the child's own handlers must wait for those.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                run_worker(self._work, worker.index, self._pipes, _SIGNALS, self._report_ready)
-            worker.pid = pid
-        except OSError as error:
-            worker.start_at = worker.respawn.after_death(worker.started_at, self._clock())
-            say(f"cannot start worker {worker.index}: {error.strerror}")
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    def _close_in_worker(self) -> None:
+        os.close(self._signal_read)
+        os.close(self._signal_write)
+        if self._desk is not None:
+            self._desk.control.close(remove=False)
+        if self._predecessor is not None:
+            self._predecessor.hang_up()
 
-    def _report_ready(self, index: int) -> None:
-        """Called in the worker. So few bytes are written at once (pipe(7), PIPE_BUF)."""
-        os.write(self._pipes.ready_write, _READY.pack(index, os.getpid()))
+    def _open_desk(self) -> None:
+        control = self._make_control()
+        if control is not None:
+            self._desk = Desk(
+                control,
+                self._service.path,
+                want=self._reloader.want,
+                give=lambda visitor: give(visitor, self._sockets, self._service.secret),
+                give_way=self._give_way,
+            )
+
+    def _close_desk(self) -> None:
+        desk, self._desk = self._desk, None
+        if desk is not None:
+            desk.close()
+
+    # --- what comes in
 
     def _wait(self) -> None:
-        """Until a signal, a report, or the next instant at which something is due."""
-        due_at = self._kill_at
-        if not self._stopping:
-            due_at = min([w.start_at for w in self._workers if not w.pid], default=math.inf)
+        """Until a signal, a message, or the next instant at which something is due."""
         poll = select.poll()
-        poll.register(self._pipes.signal_read, select.POLLIN)
-        poll.register(self._pipes.ready_read, select.POLLIN)
-        delay_s = max(0.0, due_at - self._clock())
-        poll.poll(None if math.isinf(delay_s) else math.ceil(delay_s * 1000))
+        poll.register(self._signal_read, select.POLLIN)
+        heed: dict[int, Callable[[], None]] = {}
+        channels: dict[Channel, Callable[[], None]] = {
+            child.channel: functools.partial(self._hear, child)
+            for child in self._children.living
+            if child.channel is not None
+        }
+        if (desk := self._desk) is not None:
+            poll.register(desk.control, select.POLLIN)
+            heed[desk.control.fileno()] = desk.control.admit
+            for visitor in desk.control.visitors:
+                channels[visitor.channel] = functools.partial(desk.attend, visitor)
+        for channel, handler in channels.items():
+            poll.register(channel, select.POLLIN | (select.POLLOUT * channel.waits_to_send))
+            heed[channel.fileno()] = handler
+        delay_s = max(0.0, self._due_at() - self._clock())
+        for descriptor, _ in poll.poll(None if math.isinf(delay_s) else math.ceil(delay_s * 1000)):
+            heed.get(descriptor, _nothing)()
+
+    def _due_at(self) -> float:
+        if self._stopping:
+            return self._kill_at
+        starts_at = math.inf if self._reloader.busy else self._children.due_at
+        return min(starts_at, self._reloader.due_at, self._give_up_at)
+
+    def _hear(self, child: Child) -> None:
+        """What a worker says."""
+        if child.channel is None:
+            return
+        child.channel.flush()
+        for message in child.channel.receive():
+            if isinstance(message, Ready):
+                child.ready = True
+            else:
+                self._reloader.heard(child.index, message)
+        if child.channel.ended:  # it is dying
+            child.hang_up()
+        if not self._announced and not self._stopping and self._children.all_ready:
+            self._announce()
 
     def _handle_signals(self) -> None:
-        for number in self._pipes.read(self._pipes.signal_read):
-            if number in (signal.SIGTERM, signal.SIGINT):
-                self._stop(signal.Signals(number).name)
-            elif number == signal.SIGHUP:
-                say("SIGHUP is ignored: restart to use a changed configuration")
+        with contextlib.suppress(BlockingIOError):
+            for number in os.read(self._signal_read, 4096):
+                if number != signal.SIGCHLD:
+                    self._signalled(signal.Signals(number))
 
-    def _stop(self, why: str) -> None:
-        """Begin to drain; asked a second time, end at once."""
-        if self._stopping:
-            self._kill_at = self._clock()
-            return
-        self._stopping = True
-        self._kill_at = self._clock() + self._drain_s + KILL_MARGIN_S
-        say(f"stopping ({why}): {len(self._living())} workers end their exchanges")
-        # The workers' copies alone decide from here on whether connections are accepted.
-        self._sockets.close()
-        self._signal_workers(signal.SIGTERM)
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._successor.guarded:
+            self._successor.forward(number)
+        elif number in _ENDING:
+            # Whoever types Ctrl-C sees that it ends; nobody else has to be told first.
+            self._stop(number.name, delay=number == signal.SIGTERM)
+        elif self._stopping:
+            say(f"{number.name} is ignored: it is stopping")
+        elif number == signal.SIGHUP:
+            self._reloader.want("SIGHUP")
+        elif number == signal.SIGUSR2:
+            self._start_successor()
 
-    def _signal_workers(self, number: signal.Signals) -> None:
-        for worker in self._living():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, number)
+    # --- beginning
 
-    def _kill_overdue(self) -> None:
-        if self._clock() >= self._kill_at and (late := self._living()):
-            say(f"killing {len(late)} workers that did not end in time")
-            self._signal_workers(signal.SIGKILL)
-            self._kill_at = math.inf
-
-    def _reap(self) -> None:
-        ended: dict[int, int] = {}
-        with contextlib.suppress(ChildProcessError):
-            while (child := os.waitpid(-1, os.WNOHANG))[0]:
-                ended[child[0]] = child[1]
-        # After the above, so that what a dead worker reported has arrived.
-        self._note_ready()
-        for worker in self._living():
-            if worker.pid in ended:
-                self._died(worker, ended[worker.pid])
-
-    def _note_ready(self) -> None:
-        for index, pid in _READY.iter_unpack(self._pipes.read(self._pipes.ready_read)):
-            if self._workers[index].pid == pid:
-                self._workers[index].ready = True
-        if not self._announced and all(worker.ready for worker in self._workers):
-            self._announced = True
-            places = [self._place(bound.address) for bound in self._sockets.listen]
-            say(f"listening on {', '.join(places)} with {len(self._workers)} workers")
+    def _announce(self) -> None:
+        """All workers accept connections."""
+        self._announced = True
+        self._give_up_at = math.inf
+        places = [self._place(bound.address) for bound in self._sockets.listen]
+        if (predecessor := self._predecessor) is not None:
+            self._predecessor = None
+            self._open_desk()
+            predecessor.end([str(bound.address) for bound in self._sockets.all()])
+            self._sockets.own_all()
+            self._service.took_over()
+            say(f"took the place of pid {predecessor.pid}, which ends when its streams do")
+        say(f"listening on {', '.join(places)} with {len(self._children.places)} workers")
+        notify("READY=1")
 
     def _place(self, address: object) -> str:
         text = str(address)
-        return text if text.startswith("unix:") else f"{self._scheme}://{text}"
+        return text if text.startswith("unix:") else f"{self._service.scheme}://{text}"
 
-    def _died(self, worker: _Worker, status: int) -> None:
-        pid, worker.pid = worker.pid, 0
+    # --- being replaced
+
+    def _start_successor(self) -> None:
+        if self._desk is None:
+            say(f"SIGUSR2 is ignored: {NO_PLACE}")
+        elif self._successor.pid:
+            say(f"SIGUSR2 is ignored: pid {self._successor.pid} is starting already")
+        else:
+            try:
+                self._successor.start()
+                say(f"SIGUSR2: pid {self._successor.pid} is to take our place")
+            except OSError as error:
+                say(f"cannot start a successor: {error.strerror}")
+
+    def _give_way(self, pid: int, kept: Sequence[str]) -> None:
+        """Process `pid` serves our sockets from now on."""
+        if self._stopping or self._desk is None:
+            return
+        self._successor.takes_over(pid, self._desk.control.path)
+        self._sockets.disown(kept)
+        notify(f"MAINPID={pid}")
+        self._stop(f"pid {pid} took our place", handed_over=True)
+
+    # --- ending
+
+    def _stop(self, why: str, *, delay: bool = False, handed_over: bool = False) -> None:
+        """Begin to drain; asked a second time, end now."""
+        service = self._service
+        if self._stopping:
+            say(f"ending now ({why})")
+            self._children.tell(Drain(at_once=True))
+            self._kill_at = min(self._kill_at, self._clock() + KILL_MARGIN_S)
+            return
+        self._stopping = True
+        grace_s = service.drain_s + (service.delay_s if delay else 0.0)
+        self._kill_at = self._clock() + grace_s + KILL_MARGIN_S
+        say(f"stopping ({why}): {len(self._children.living)} workers end their exchanges")
+        if not handed_over:
+            notify("STOPPING=1")
+        self._reloader.abandon("the gateway is stopping")
+        self._close_desk()
+        # The workers' copies alone decide from here on whether connections are accepted.
+        self._sockets.close()
+        self._children.tell(Drain(delay=delay, handed_over=handed_over))
+
+    def _end_overdue(self) -> None:
         now = self._clock()
+        if now >= self._give_up_at and not self._stopping:
+            self._give_up_at = math.inf
+            self._exit_code = EXIT_FAILED
+            self._stop(f"not ready after {START_S:g} s; the running gateway goes on")
+        if now >= self._kill_at and (late := self._children.living):
+            say(f"killing {len(late)} workers that did not end in time")
+            self._children.kill()
+            self._kill_at = math.inf
+
+    def _reap(self) -> None:
+        ended = self._children.reap()
+        for child, code in ended.workers:
+            self._hear(child)  # its last words
+            self._died(child, code)
+        failed = self._successor.reaped(ended.others, ended.none_left)
+        if failed is not None:
+            say(f"the gateway that was to take our place ended with {ended_how(failed)}; we go on")
+
+    def _died(self, child: Child, code: int) -> None:
+        pid, now = child.pid, self._clock()
+        self._reloader.died(child.index)
+        self._children.bury(child, now)
         try:
-            self._on_death(worker.index)
+            self._service.on_death(child.index)
         except Exception as error:  # noqa: BLE001 - bookkeeping must not end the service
-            say(f"the counters of worker {worker.index} are lost: {error!r}")
-        code = os.waitstatus_to_exitcode(status)
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            say(f"the counters of worker {child.index} are lost: {error!r}")
+        said = f"worker {child.index} (pid {pid}) ended with {ended_how(code)}"
         if self._stopping:
             if code != 0:
-                say(f"worker {worker.index} (pid {pid}) ended with {how}")
+                say(said)
             return
-        if code == EXIT_CONFIG and not worker.ready and not self._announced:
-            self._exit_code = EXIT_CONFIG
-            self._stop(f"worker {worker.index} could not start")
+        unusable = code == EXIT_CONFIG and not child.ready
+        if not self._announced and (unusable or self._predecessor is not None):
+            self._exit_code = EXIT_CONFIG if unusable else EXIT_FAILED
+            self._stop(f"worker {child.index} could not start")
             return
-        worker.start_at = worker.respawn.after_death(worker.started_at, now)
         say(
-            f"worker {worker.index} (pid {pid}) ended with {how} after "
-            f"{now - worker.started_at:.1f} s; its successor starts in "
-            f"{worker.respawn.delay_s:g} s"
+            f"{said} after {now - child.started_at:.1f} s; its successor starts in "
+            f"{child.respawn.delay_s:g} s"
         )
 
 
 def _noted(number: int, frame: object) -> None:
     """The byte in the pipe is all that is needed; the default action must not happen."""
+
+
+def _nothing() -> None:
+    """A signal was noted, or a handler before closed what was to be heard."""

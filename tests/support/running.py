@@ -30,6 +30,7 @@ from loadtest.replica.options import DEMO_MODEL
 from proxy.serve import app
 from proxy.serve.config import Config
 from proxy.serve.throwaway import CertificateFiles, Issuer, make_certificate
+from proxy.serve.worker import Stop
 from proxy.sockets import bind_all
 
 ROOT = Path(proxy.__file__).parent.parent
@@ -72,7 +73,7 @@ class InProcess:
     def __init__(self, document: Document, folder: Path) -> None:
         self.config = parse(document, folder)
         self.prepared = app.prepare(self.config)
-        self.stop = asyncio.Event()
+        self.stop = Stop()
         admin = self.config.admin.address.parsed if self.config.admin else None
         self.sockets = bind_all([a.parsed for a in self.config.listen.addresses], admin)
         self.worker = app.Worker(self.prepared, 0)
@@ -132,6 +133,8 @@ class Process:
             "listen": listen,
             "admin": {"address": f"127.0.0.1:{self.admin_port}"},
             "log": {"access": str(self.access_path)},
+            "run_dir": str(self.folder / "run"),
+            "propagation_s": document.get("propagation_s", 0),
         }
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -1,7 +1,10 @@
 """A supervisor whose workers are stubs: run by the tests as a process of its own.
 
 Usage: stub_gateway.py MODE WORKERS DRAIN_S [CERTIFICATE KEY]. Each worker serves only the
-listening socket of its own index, and answers a line with `index pid`.
+listening socket of its own index, and answers a line with `index pid word`. The word comes from
+the file that the environment variable STUB_WORDS names: `ok` for one that can be loaded. It is
+read anew for each reload. `bad` cannot be loaded, `refused` by worker 1, which dies of `deadly`;
+`slow` takes a while.
 """
 
 from __future__ import annotations
@@ -11,13 +14,19 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from core.errors import ConfigError
 from proxy.address import parse_address
-from proxy.config import TlsConfig
+from proxy.serve.control import ControlSocket
+from proxy.serve.messages import Drain, Outcome
+from proxy.serve.reloader import Candidate
 from proxy.serve.supervisor import Supervisor, say
+from proxy.serve.watch import Identity, identity
+from proxy.serve.worker import Reloadable, Stop
 from proxy.sockets import bind_all
 from proxy.tls import ServerTls
+from proxy.tls_config import TlsConfig
 
 mode, workers, drain_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 context = None
@@ -27,38 +36,100 @@ if len(sys.argv) > 4:
 sockets = bind_all([parse_address("127.0.0.1:0")] * workers, None)
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, index: int) -> None:
-    while await reader.readline():
-        writer.write(f"{index} {os.getpid()}\n".encode())
-        await writer.drain()
-    writer.close()
+class Worker:
+    """Has the word that it was forked with, or committed to."""
+
+    def __init__(self, index: int, word: str) -> None:
+        self.index = index
+        self.word = word
+        self.staged = word
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline():
+            writer.write(f"{self.index} {os.getpid()} {self.word}\n".encode())
+            await writer.drain()
+        writer.close()
+
+    async def stage(self, text: bytes, path: str) -> None:
+        word = text.decode().strip()
+        if self.index == 1 and word == "refused":
+            raise ConfigError("$.word: worker 1 does not like it\n$.word: not at all")
+        if self.index == 1 and word == "deadly":
+            os._exit(1)
+        if word == "slow":
+            await asyncio.sleep(0.3)
+        self.staged = word
+
+    def commit(self) -> None:
+        self.word = self.staged
+
+    def drop(self) -> None:
+        self.staged = self.word
+
+    def told(self, outcome: Outcome) -> None:
+        if outcome.result != "started":
+            say(f"worker {self.index} was told: {outcome.result} {outcome.generation}")
 
 
-async def work(index: int, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    if mode == "bad-config":
-        raise ConfigError("$.models: cannot be used\n$.replicas: neither")
-    if mode == "crash-loop" and index == 0:
-        raise RuntimeError("broken on purpose")
-    server = await asyncio.start_server(
-        lambda reader, writer: answer(reader, writer, index),
-        sock=sockets.listen[index].socket,
-        ssl=context,
-    )
-    ready()
-    await stop.wait()
-    server.close()
-    if mode == "stubborn":
-        await asyncio.sleep(3600)
-    say(f"worker {index} drained")
+class StubService:
+    """What the supervisor runs here."""
+
+    workers = workers
+    scheme = "http" if context is None else "https"
+    delay_s = 0.3
+    drain_s = drain_s
+    secret = b"stub"
+
+    def __init__(self) -> None:
+        self.path = os.environ.get("STUB_WORDS", "/nowhere")
+        self.watching = "STUB_WATCH" in os.environ
+        self.seen = {self.path: identity(self.path)}
+        self.word = Path(self.path).read_text().strip() if os.path.exists(self.path) else "ok"
+
+    async def work(self, index: int, stop: Stop, ready: Callable[[Reloadable], None]) -> None:
+        if mode == "bad-config":
+            raise ConfigError("$.models: cannot be used\n$.replicas: neither")
+        if mode == "crash-loop" and index == 0:
+            raise RuntimeError("broken on purpose")
+        worker = Worker(index, self.word)
+        server = await asyncio.start_server(
+            worker.answer, sock=sockets.listen[index].socket, ssl=context
+        )
+        ready(worker)
+        drain = await stop.wait()
+        if drain.delay:
+            await stop.pause(self.delay_s)
+        server.close()
+        if mode == "stubborn":
+            await asyncio.sleep(3600)
+        if mode == "streaming":
+            whole = await stop.bear(asyncio.sleep(3600))
+            say(f"worker {index} ended, {'whole' if whole else 'cut'}")
+        say(f"worker {index} drained{' at last' if drain != Drain() else ''}")
+
+    def on_death(self, index: int) -> None:
+        say(f"folded {index}")
+
+    def took_over(self) -> None:
+        say("took over")
+
+    def load(self, seen: dict[str, Identity]) -> Candidate:
+        seen[self.path] = identity(self.path)
+        text = Path(self.path).read_bytes()
+        if text.strip() == b"bad":
+            raise ConfigError("$.word: bad\n$.word: really")
+        return Candidate(text, ("$.word",), None)
+
+    def adopt(self, candidate: Candidate) -> None:
+        self.word = candidate.text.decode().strip()
+
+    def count(self, result: str) -> None:
+        say(f"counted {result}")
 
 
-sys.exit(
-    Supervisor(
-        work,
-        workers=workers,
-        sockets=sockets,
-        drain_s=drain_s,
-        on_death=lambda index: say(f"folded {index}"),
-        scheme="http" if context is None else "https",
-    ).run()
-)
+def make_control() -> ControlSocket | None:
+    path = os.environ.get("STUB_CONTROL")
+    return ControlSocket(path) if path else None
+
+
+sys.exit(Supervisor(StubService(), sockets, make_control=make_control).run())

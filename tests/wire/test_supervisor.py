@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,27 @@ import pytest
 Run = Callable[..., Any]
 
 
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration of the stub."""
+    path = tmp_path / "words"
+    path.write_text("ok")
+    monkeypatch.setenv("STUB_WORDS", str(path))
+    return path
+
+
 def ask(port: int) -> tuple[int, int]:
     """The index and pid of the worker behind `port`; waits for it to be there."""
+    index, pid, _ = told(port)
+    return int(index), int(pid)
+
+
+def word(port: int) -> str:
+    """The configuration of the worker behind `port`."""
+    return told(port)[2]
+
+
+def told(port: int) -> list[str]:
     give_up_at = time.monotonic() + 10
     while True:
         with (
@@ -26,8 +46,7 @@ def ask(port: int) -> tuple[int, int]:
         ):
             client.sendall(b"who\n")
             if line := client.makefile().readline():
-                index, pid = line.split()
-                return int(index), int(pid)
+                return line.split()
         assert time.monotonic() < give_up_at
 
 
@@ -79,7 +98,7 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(run_stub: Run) -> None
         index, successor = ask(ports[0])
         assert (index, successor != victim) == (0, True)
         held.sendall(b"still there\n")
-        assert held.makefile().readline().split() == ["1", str(other)]
+        assert held.makefile().readline().split() == ["1", str(other), "ok"]
     stub.stop()
     assert stub.ended() == 0
 
@@ -124,12 +143,112 @@ def test_workers_end_when_the_supervisor_was_killed(run_stub: Run) -> None:
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_hangup_is_survived(run_stub: Run) -> None:
+def test_a_hangup_reloads(run_stub: Run, words: Path) -> None:
+    stub = run_stub("plain", 2)
+    ports = stub.ports()
+    before = [ask(port) for port in ports]
+    words.write_text("new")
+    stub.stop(signal.SIGHUP)
+    stub.wait_for("counted applied")
+    stub.wait_for(r"reloaded \(SIGHUP\), generation 2; changed: \$\.word")
+    assert [word(port) for port in ports] == ["new", "new"]
+    assert [ask(port) for port in ports] == before
+    # Who is forked later starts from it, and knows.
+    os.kill(before[0][1], signal.SIGKILL)
+    stub.wait_for("worker 0 was told: applied 2")
+    assert word(ports[0]) == "new"
+    stub.stop()
+    assert stub.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("bad", r"\$\.word: bad; \$\.word: really"),
+        ("refused", r"\$\.word: worker 1 does not like it; \$\.word: not at all"),
+        ("deadly", "worker 1 died while it prepared the new configuration"),
+    ],
+)
+def test_what_one_cannot_use_nobody_uses(run_stub: Run, words: Path, bad: str, reason: str) -> None:
+    stub = run_stub("plain", 2)
+    ports = stub.ports()
+    words.write_text(bad)
+    stub.stop(signal.SIGHUP)
+    stub.wait_for("counted refused")
+    stub.wait_for(rf"reload refused \(SIGHUP\), generation 1 goes on: {reason}")
+    assert [word(port) for port in ports] == ["ok", "ok"]
+    words.write_text("good")
+    stub.stop(signal.SIGHUP)
+    stub.wait_for("reloaded")
+    assert [word(port) for port in ports] == ["good", "good"]
+    stub.stop()
+    assert stub.ended() == 0
+
+
+def test_what_is_asked_for_meanwhile_is_one_more_reload(run_stub: Run, words: Path) -> None:
+    words.write_text("slow")
+    stub = run_stub("plain", 2)
+    port = stub.ports()[0]
+    stub.stop(signal.SIGHUP)
+    time.sleep(0.1)  # the workers are at it
+    words.write_text("last")
+    for _ in range(5):
+        stub.stop(signal.SIGHUP)
+    stub.wait_for("generation 2")
+    stub.wait_for("generation 3")
+    assert word(port) == "last"
+    stub.stop()
+    assert stub.ended() == 0
+    assert sum("reloaded" in line for line in stub.said) == 2
+
+
+def test_a_changed_file_is_noticed(
+    run_stub: Run, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_WATCH", "1")
     stub = run_stub("plain", 1)
     port = stub.ports()[0]
-    before = ask(port)
-    stub.stop(signal.SIGHUP)
-    stub.wait_for("SIGHUP is ignored")
-    assert ask(port) == before
+    words.write_text("changed")
+    stub.wait_for(rf"reloaded \({words} changed\), generation 2")
+    assert word(port) == "changed"
+    stub.stop()
+    assert stub.ended() == 0
+
+
+def test_sigterm_lets_the_news_spread_and_sigint_does_not(run_stub: Run) -> None:
+    for number, late in ((signal.SIGTERM, True), (signal.SIGINT, False)):
+        stub = run_stub("plain", 1)
+        port = stub.ports()[0]
+        began_at = time.monotonic()
+        stub.stop(number)
+        stub.wait_for("stopping")
+        if late:
+            assert ask(port)
+        line = stub.wait_for("worker 0 drained")
+        assert line.endswith("at last") == late
+        assert (time.monotonic() - began_at >= 0.3) == late
+        assert stub.ended() == 0
+
+
+def test_a_second_signal_ends_what_is_still_streaming(run_stub: Run) -> None:
+    stub = run_stub("streaming", 2, drain_s=3600.0)
+    stub.ports()
+    stub.stop()
+    stub.wait_for("stopping")
+    time.sleep(0.5)
+    stub.stop()
+    stub.wait_for("ending now")
+    assert stub.ended() == 0
+    assert sum("ended, cut" in line for line in stub.said) == 2
+    assert not any("killing" in line for line in stub.said)
+
+
+def test_a_worker_that_is_told_alone_ends_and_is_replaced(run_stub: Run) -> None:
+    stub = run_stub("plain", 1)
+    port = stub.ports()[0]
+    _, pid = ask(port)
+    os.kill(pid, signal.SIGTERM)
+    stub.wait_for("worker 0 drained")
+    assert ask(port)[1] != pid
     stub.stop()
     assert stub.ended() == 0

@@ -31,7 +31,7 @@ TWO_MODELS = [{"name": "a"}, {"name": "b", "aliases": ["c"]}]
 def test_the_smallest_configuration() -> None:
     config = made()
     assert config.workers == 1
-    assert config.drain_s == 30
+    assert (config.propagation_s, config.drain_s) == (5, 600)
     assert config.limits is None
     assert config.admin is None
 
