@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import errno
-import inspect
 import ipaddress
 import os
 import socket
@@ -18,81 +17,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from upstream import Client, on_both_loops, until
 
 from backend import dial
 from backend.config import (
     HealthConfig,
     PoolConfig,
-    ReplicaConfig,
     ReplicaTlsConfig,
     TimeoutsConfig,
-    UpstreamConfig,
 )
 from backend.dial import REFUSED
-from backend.http1_client import Connection
-from backend.pool import Pool
 from core.errors import (
     Unavailable,
-    UpstreamError,
     UpstreamReset,
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from core.exchange import Header
-from core.metrics import Metrics
 from core.section import FilePath
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
-
-
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-def on_both_loops(test: Callable[..., Any]) -> Callable[..., None]:
-    """Transports differ between the two: every promise is kept on both."""
-
-    def run(*args: Any, loop: str, **fixtures: Any) -> None:
-        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-            runner.run(test(*args, **fixtures))
-
-    signature = inspect.signature(test)
-    loop = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*signature.parameters.values(), loop]
-    )
-    return pytest.mark.parametrize("loop", LOOPS)(run)
-
-
-class Answer:
-    """A ResponseHandler that can be awaited."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.body = b""  # its start
-        self.size = 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.started = asyncio.Event()
-
-    def on_head(self, status: int, headers: list[Header]) -> None:
-        self.status = status
-
-    def on_body(self, data: bytes) -> None:
-        self.size += len(data)
-        self.body = (self.body + data)[:100]
-        self.started.set()
-
-    def on_end(self) -> None:
-        self.done.set_result(None)
-
-    def on_failed(self, error: UpstreamError) -> None:
-        self.done.set_exception(error)
 
 
 class Server:
@@ -128,12 +76,6 @@ async def serving(script: Script, **options: Any) -> AsyncIterator[Server]:
         await until(lambda: server.open == 0)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.002)
-
-
 async def head(reader: asyncio.StreamReader) -> bytes:
     return await reader.readuntil(b"\r\n\r\n")
 
@@ -142,35 +84,6 @@ async def keep_answering(reader: asyncio.StreamReader, writer: asyncio.StreamWri
     while True:
         await head(reader)
         writer.write(HELLO)
-
-
-class Client:
-    """A pool of one replica, with a clock of its own."""
-
-    def __init__(self, url: str, tls: ReplicaTlsConfig | None = None, **options: Any) -> None:
-        self.now = 0.0
-        self.metrics = Metrics.private()
-        options.setdefault("pool", PoolConfig(warm=0))
-        self.pool = Pool(
-            [ReplicaConfig(url=url, model="m", id="r", tls=tls)],
-            UpstreamConfig(**options),
-            self.metrics,
-            lambda: self.now,
-        )
-
-    async def begin(self, fresh: bool = False, body: bytes = b"") -> tuple[Connection, Answer]:
-        connection, answer = await self.pool.connect("r", fresh), Answer()
-        connection.send(b"POST", b"/v1/x", [], body, answer)
-        return connection, answer
-
-    async def ask(self, fresh: bool = False) -> tuple[Connection, Answer]:
-        connection, answer = await self.begin(fresh)
-        async with asyncio.timeout(5):
-            await answer.done
-        return connection, answer
-
-    def connects(self, result: str) -> float:
-        return self.metrics.value("headrace_upstream_connects_total", "r", result)
 
 
 @asynccontextmanager
