@@ -22,6 +22,7 @@ from typing import Literal
 from core.clock import Clock
 from core.errors import ConfigError
 from core.exchange import Request
+from core.metrics import Metrics
 from proxy.certificates import (
     Authorities,
     HostTable,
@@ -36,6 +37,7 @@ from proxy.ticket_trial import try_ring
 from proxy.tls_admission import ClientRule, HostRules
 from proxy.tls_config import CertificateConfig, TicketConfig, TlsConfig
 from proxy.tls_context import MemoryClient, ServerContext, load_chain, new_context
+from proxy.tls_meters import TlsMeters
 from proxy.tls_session import TlsSession
 
 ALPN = ("http/1.1",)
@@ -60,19 +62,34 @@ class Staged:
     minimum_version: ssl.TLSVersion
     expiries: tuple[tuple[str, datetime.datetime], ...]
 
+    def warnings(self, now: datetime.datetime) -> Iterator[str]:
+        """What expires soon."""
+        for place, expires_at in self.expiries:
+            left = (expires_at - now).total_seconds() / 86_400
+            if left < _EXPIRES_SOON_DAYS:
+                yield f"{place}: " + (f"expires in {left:.1f} days" if left > 0 else "expired")
+
 
 class ServerTls:
     """`context` is for listening sockets. `rules` is None when every request may come over every
     connection. `fault` says why tickets have OpenSSL's own key; empty when they have not.
 
-    `wall_clock`: Unix seconds. Raises ConfigError with one line for each fault.
+    `wall_clock`: Unix seconds. `secret`: what ticket keys are derived from where the settings give
+    none. Raises ConfigError with one line for each fault.
     """
 
-    def __init__(self, settings: TlsConfig, wall_clock: Clock, alpn: Sequence[str] = ALPN) -> None:
+    def __init__(
+        self,
+        settings: TlsConfig,
+        wall_clock: Clock,
+        alpn: Sequence[str] = ALPN,
+        *,
+        secret: bytes = b"",
+    ) -> None:
         self._clock = wall_clock
-        self._alpn = alpn
-        self._secret = os.urandom(32)
-        self._staged = staged = self.stage(settings)
+        self._secret = secret or os.urandom(32)
+        self._meters: TlsMeters | None = None
+        self._staged = staged = self.stage(settings, alpn)
         self.rules: HostRules | None = None
         self.fault = ""
         self.context = new_context(alpn, staged.minimum_version)
@@ -89,7 +106,7 @@ class ServerTls:
     def __repr__(self) -> str:
         return f"<ServerTls {self._staged.contexts!r} tickets={self.ticket_source}>"
 
-    def stage(self, settings: TlsConfig) -> Staged:
+    def stage(self, settings: TlsConfig, alpn: Sequence[str] = ALPN) -> Staged:
         """Load and check everything, without any effect. Raises ConfigError."""
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
         faults: list[str] = []
@@ -103,7 +120,8 @@ class ServerTls:
         for index, pair in enumerate(settings.pairs):
             try:
                 certificate = load_server_certificate(pair, now, default=index == 0)
-                loaded.append((certificate, self._inner(settings, pair, authorities)))
+                empty = new_context(alpn, _VERSIONS[settings.minimum_version])
+                loaded.append((certificate, _filled(empty, pair, authorities)))
             except ConfigError as error:
                 faults.append(f"{settings.place_of(index)}: {error}")
         try:
@@ -148,6 +166,13 @@ class ServerTls:
             outer.num_tickets = _TICKETS
         self._staged = staged
         self.rules = staged.rules
+        if self._meters is not None:
+            self._meters.tickets_from(self.ticket_source)
+
+    def use_metrics(self, metrics: Metrics) -> None:
+        """Count in a worker's own metrics from now on."""
+        self._meters = self.context.meters = TlsMeters(metrics)
+        self._meters.tickets_from(self.ticket_source)
 
     def admit(self, session: TlsSession | None, request: Request) -> None:
         """Let a request pass and note its client certificate, or raise GatewayError (421, 403)."""
@@ -159,16 +184,11 @@ class ServerTls:
         """Where the keys of tickets come from."""
         return "openssl" if self.fault else self._staged.source
 
-    def warnings(self) -> list[str]:
-        """What needs care soon, or works less well than it could, one sentence each."""
+    def warnings(self, staged: Staged | None = None) -> list[str]:
+        """What needs care soon, or works less well than it could, one sentence each; of what is
+        only staged, if it is given."""
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
-        found = []
-        for place, expires_at in self._staged.expiries:
-            left = (expires_at - now).total_seconds() / 86_400
-            if left < _EXPIRES_SOON_DAYS:
-                found.append(
-                    f"{place}: " + (f"expires in {left:.1f} days" if left > 0 else "expired")
-                )
+        found = list((staged or self._staged).warnings(now))
         if self.fault:
             found.append(
                 "$.listen.tls.tickets: session tickets have OpenSSL's own key, which no other "
@@ -180,25 +200,6 @@ class ServerTls:
         """Called by OpenSSL in every handshake; `name` is None when the client names no host."""
         connection.sni = name = name.lower() if name is not None else None  # type: ignore[attr-defined]
         connection.context = self._staged.contexts.find(name)
-
-    def _inner(
-        self, settings: TlsConfig, pair: CertificateConfig, authorities: Authorities | None
-    ) -> ServerContext:
-        """A context that has shaken hands with itself: what cannot work fails now and not at the
-        first client."""
-        context = new_context(self._alpn, _VERSIONS[settings.minimum_version])
-        try:
-            load_chain(context, pair)
-            if authorities is not None:
-                context.policy = authorities.policy
-                context.verify_mode = ssl.CERT_OPTIONAL
-                context.load_verify_locations(cadata=authorities.pem())
-            MemoryClient().shake_hands(context)
-        except (ssl.SSLError, OSError) as error:
-            raise ConfigError(
-                f"the certificate {pair.certificate} with the key {pair.key} does not work: {error}"
-            ) from error
-        return context
 
     def _keys(self, settings: TicketConfig) -> tuple[TicketSource, TicketKeys]:
         if settings.files:
@@ -212,6 +213,25 @@ class ServerTls:
                 "ones, as `openssl rand -hex 32` prints"
             )
         return "secret", DerivedKeys(secret.encode(), settings.rotation_s)
+
+
+def _filled(
+    context: ServerContext, pair: CertificateConfig, authorities: Authorities | None
+) -> ServerContext:
+    """The context with its certificate, after a handshake with itself: what cannot work fails now
+    and not at the first client."""
+    try:
+        load_chain(context, pair)
+        if authorities is not None:
+            context.policy = authorities.policy
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.load_verify_locations(cadata=authorities.pem())
+        MemoryClient().shake_hands(context)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(
+            f"the certificate {pair.certificate} with the key {pair.key} does not work: {error}"
+        ) from error
+    return context
 
 
 def _ticket_key(path: str) -> TicketKey:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import operator
 import ssl
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from proxy.ticket_keys import OPEN
 from proxy.ticket_ring import TicketRing
 from proxy.tls_config import CertificateConfig
+from proxy.tls_meters import TlsMeters
 
 _TLS12_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 class ServerSslObject(ssl.SSLObject):
-    """One connection's TLS. `sni`: the host that the client named.
+    """One connection's TLS. `sni`: the host that the client named. `meters` count its end.
 
     `read` and `write` are OpenSSL's own: the event loop asks for both once a connection and calls
     them for every chunk, each time without the Python frame of the standard library's.
@@ -25,6 +27,7 @@ class ServerSslObject(ssl.SSLObject):
     write = property(operator.attrgetter("_sslobj.write"))
     sni: str | None = None
     outgoing: ssl.MemoryBIO | None = None
+    meters: TlsMeters | None = None
     _failure: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
@@ -46,16 +49,21 @@ class ServerSslObject(ssl.SSLObject):
                 raise
             self._failure = error.with_traceback(None)
         if self._failure is not None:
+            if self.meters is not None:
+                self.meters.refused(self._failure)
             raise ssl.SSLWantReadError
+        if self.meters is not None:
+            self.meters.completed(resumed=bool(self.session_reused))
 
 
 class ServerContext(ssl.SSLContext):
     """`policy`: what its connections prove (see `proxy/ticket_keys.py`). `ring` is only kept: the
-    connections' tickets are made by it."""
+    connections' tickets are made by it. `meters` count those that begin here."""
 
     sslobject_class = ServerSslObject
     policy: bytes = OPEN
     ring: TicketRing | None = None
+    meters: TlsMeters | None = None
 
     def wrap_bio(
         self,
@@ -68,6 +76,7 @@ class ServerContext(ssl.SSLContext):
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         if isinstance(made, ServerSslObject):
             made.outgoing = outgoing
+            made.meters = self.meters
         return made
 
 
@@ -91,6 +100,14 @@ def load_chain(context: ssl.SSLContext, pair: CertificateConfig) -> None:
 
 def _no_password() -> NoReturn:
     raise OSError("it is encrypted")
+
+
+def ignore_bad_names(unraisable: sys.UnraisableHookArgs) -> None:
+    """For `sys.unraisablehook`. A client that names its host in other bytes than ASCII is refused
+    with an alert; `ssl` would print five lines about each besides."""
+    if unraisable.exc_type is UnicodeDecodeError and isinstance(unraisable.object, bytes):
+        return
+    sys.__unraisablehook__(unraisable)
 
 
 class MemoryClient:

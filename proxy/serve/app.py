@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -45,6 +46,7 @@ from proxy.shedding import Shedding
 from proxy.sockets import Sockets, connection_limit
 from proxy.tls import ServerTls
 from proxy.tls import Staged as StagedTls
+from proxy.tls_context import ignore_bad_names
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
 from routing.prompter import Prompter
@@ -58,7 +60,8 @@ _SETTLE_LOOK_S = 0.05
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What the processes share, whatever the configuration says: made once, before the first fork,
-    and never replaced. `started`: Unix seconds. `secret`: seeds block hashes unless one is set."""
+    and never replaced. `started`: Unix seconds. `secret`: seeds block hashes and the keys of TLS
+    tickets unless the configuration does."""
 
     started: int
     metrics_board: MetricsBoard
@@ -99,6 +102,10 @@ class Prepared:
         if self.tls is not None and self.tls_staged is not None:
             self.tls.commit(self.tls_staged)
 
+    def tls_warnings(self) -> list[str]:
+        """What of its certificates and ticket keys needs care."""
+        return [] if self.tls is None else self.tls.warnings(self.tls_staged)
+
 
 def prepare(
     config: Config, shared: Shared | None = None, previous: Prepared | None = None
@@ -115,11 +122,12 @@ def prepare(
         shared = previous.shared
         if faults := static_changes(previous.config, config):
             raise ConfigError("\n".join(faults))
+    shared = shared or Shared.make(config.workers)
     tls = previous.tls if previous is not None else None
     tls_staged = None
     if config.listen.tls != "off":
         if tls is None:
-            tls = ServerTls(config.listen.tls, time.time)
+            tls = ServerTls(config.listen.tls, time.time, secret=shared.secret)
         else:
             tls_staged = tls.stage(config.listen.tls)
     with _at("$.models"):
@@ -129,7 +137,7 @@ def prepare(
     prepared = Prepared(
         config=config,
         generation=1 if previous is None else previous.generation + 1,
-        shared=shared or Shared.make(config.workers),
+        shared=shared,
         tls=tls,
         tls_staged=tls_staged,
         upstream_tls=upstream_tls,
@@ -181,6 +189,8 @@ class Worker:
         self._staged: Prepared | None = None
         self._outcome = Outcome()
         self.metrics = metrics
+        if prepared.tls is not None:
+            prepared.tls.use_metrics(metrics)
         self._state = prepared.shared.states.for_worker(index)
         self._watchdog = Watchdog()
         prepared.prompter.use_metrics(metrics)
@@ -360,6 +370,7 @@ async def serve(
     lost = worker.metrics.counter(
         "headrace_log_dropped_total", "Lines of the log on stderr that were lost as it was full"
     )
+    sys.unraisablehook = ignore_bad_names
     handler = set_up_logging(prepared.config.log.level, lost.inc)
     try:
         await worker.run(sockets, stop, lambda: ready(worker), settle_s)

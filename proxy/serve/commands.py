@@ -30,7 +30,7 @@ _RELOAD_S = 120.0
 def check(arguments: argparse.Namespace) -> int:
     """Load, validate and build everything; bind nothing."""
     _, config = read_config(arguments.config, {})
-    warn(config, app.prepare(config).tls)
+    warn(app.prepare(config))
     sys.stdout.write(
         f"OK: {arguments.config}: {_count(config.models, 'model')}, "
         f"{_count(config.replicas, 'replica')}, "
@@ -80,7 +80,7 @@ def _supervisor(
     if predecessor is not None:
         secret, inherited = predecessor.secret, predecessor.sockets
     prepared = app.prepare(config, app.Shared.make(config.workers, secret))
-    warn(config, prepared.tls)
+    warn(prepared)
     admin = config.admin.address.parsed if config.admin is not None else None
     sockets = bind_all([address.parsed for address in config.listen.addresses], admin, inherited)
     return Supervisor(

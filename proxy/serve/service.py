@@ -19,7 +19,6 @@ from proxy.serve.supervisor import say
 from proxy.serve.watch import Identity, identity, look_at
 from proxy.serve.worker import Reloadable, Stop
 from proxy.sockets import Sockets
-from proxy.tls import ServerTls
 
 SETTLE_S = 10.0
 """A gateway that takes another's place accepts connections once it can serve them, or after so
@@ -40,9 +39,9 @@ def read_config(path: str, seen: dict[str, Identity]) -> tuple[bytes, Config]:
     return text, config
 
 
-def warn(config: Config, tls: ServerTls | None) -> None:
+def warn(prepared: app.Prepared) -> None:
     """Say what is allowed but seldom meant, and what of TLS needs care."""
-    for warning in [*warnings(config), *(tls.warnings() if tls is not None else ())]:
+    for warning in [*warnings(prepared.config), *prepared.tls_warnings()]:
         say(f"warning: {warning}")
 
 
@@ -117,7 +116,7 @@ class Service:
     def load(self, seen: dict[str, Identity]) -> Candidate:
         text, config = read_config(self.path, seen)
         prepared = app.prepare(config, previous=self._prepared)
-        warn(config, prepared.tls)
+        warn(prepared)
         return Candidate(text, tuple(differences(self._config, config)), prepared)
 
     def adopt(self, candidate: Candidate) -> None:

@@ -52,7 +52,7 @@ class Client:
         ):
             self.reused = bool(secure.session_reused)
             secure.sendall(b"who\n")
-            index, pid = secure.recv(100).split()
+            index, pid, *_ = secure.recv(100).split()
             # Tickets come after the handshake (RFC 8446 section 4.6.1): only now are they here.
             self.session = secure.session
             return index.decode(), pid.decode()
