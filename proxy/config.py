@@ -85,7 +85,8 @@ class ListenTimeouts(Section):
 class ListenLimits(Section):
     """Sizes in bytes. `max_connections` is for all workers together (None: each worker has at most
     half as many as its file descriptors); the other counts are per worker.
-    `max_connections_per_address` counts one client address (None: no limit)."""
+    `max_connections_per_address` counts one client address (None: no limit), `max_streams` the
+    requests at a time of one HTTP/2 connection."""
 
     max_connections: Count | None = None
     max_connections_per_address: Count | None = None
@@ -95,6 +96,7 @@ class ListenLimits(Section):
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 65_536
     max_headers: Annotated[int, Meta(ge=1, le=10_000)] = 100
     max_body_bytes: Annotated[int, Meta(ge=1024, le=1_073_741_824)] = 4 * 1024 * 1024
+    max_streams: Annotated[int, Meta(ge=1, le=10_000)] = 100
 
     def __post_init__(self) -> None:
         if self.max_body_bytes > self.max_buffered_bytes:
@@ -148,6 +150,7 @@ class ListenConfig(Section):
 
     addresses: Annotated[tuple[ListenAddress, ...], Meta(min_length=1)]
     tls: Literal["off"] | TlsConfig
+    http2_engine: Literal["nghttp2", "h2", "off"] = "nghttp2"
     health_path: str | None = None
     cors: CorsConfig | None = None
     timeouts: ListenTimeouts = ListenTimeouts()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
 from core.exchange import FlowSource, Header, Request
+from proxy.request_ids import request_ids
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,34 +17,6 @@ _STATUS_LINES = {
     for status in HTTPStatus
 }
 _NO_BODY = (204, 304)
-_DRAWN = 256
-
-
-class RandomIds:
-    """128 random bits each, drawn from the system many at a time."""
-
-    def __init__(self) -> None:
-        self._pool = ""
-        self._at = 0
-
-    def __repr__(self) -> str:
-        return f"<RandomIds {len(self._pool) - self._at} digits left>"
-
-    def forget(self) -> None:
-        """Draw anew: a forked worker must not repeat what its siblings use."""
-        self._at = len(self._pool)
-
-    def draw(self) -> str:
-        at = self._at
-        if at >= len(self._pool):
-            self._pool = os.urandom(16 * _DRAWN).hex()
-            at = 0
-        self._at = at + 32
-        return self._pool[at : at + 32]
-
-
-_request_ids = RandomIds()
-os.register_at_fork(after_in_child=_request_ids.forget)
 
 
 class AnswerSink(Protocol):
@@ -81,7 +53,7 @@ class Http1Exchange:
     )
 
     def __init__(self, connection: AnswerSink, request: Request) -> None:
-        self.id = _request_ids.draw()
+        self.id = request_ids.draw()
         self.request = request
         self.started = False
         self.gone = False

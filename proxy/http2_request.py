@@ -35,14 +35,15 @@ _NO_HEAD = Head("", "", "", [], None)
 
 
 class HeadReader:
-    """Reads the heads of one connection."""
+    """Reads the heads of one connection. `size`: of the last one, good or bad."""
 
-    __slots__ = ("_before", "_last", "_limits")
+    __slots__ = ("_before", "_last", "_limits", "size")
 
     def __init__(self, limits: ListenLimits) -> None:
         self._limits = limits
         self._before: Sequence[Header] = ()
         self._last = _NO_HEAD
+        self.size = 0
 
     def __repr__(self) -> str:
         return f"<HeadReader {len(self._before)} fields before>"
@@ -64,7 +65,8 @@ class HeadReader:
 
     def _judge(self, fields: Sequence[Header]) -> Head:
         limits = self._limits
-        if sum(len(name) + len(value) + 4 for name, value in fields) > limits.max_header_bytes:
+        self.size = sum(len(name) + len(value) + 4 for name, value in fields)
+        if self.size > limits.max_header_bytes:
             raise HeadersTooLarge(
                 f"The header block is larger than {limits.max_header_bytes} bytes."
             )
@@ -107,14 +109,15 @@ def _merge_authority(authority: bytes | None, headers: list[Header]) -> None:
 
 
 class IncomingRequest:
-    """A request whose body is arriving: `size` bytes so far, since the monotonic `started_at`."""
+    """A request whose body is arriving: `size` bytes so far, since the monotonic `started_at`. At
+    `look_at` somebody should judge how fast it comes."""
 
-    __slots__ = ("_head", "_limits", "_parts", "size", "started_at")
+    __slots__ = ("_head", "_limits", "_parts", "look_at", "size", "started_at")
 
     def __init__(self, head: Head, limits: ListenLimits, now: float) -> None:
         self._head = head
         self._limits = limits
-        self.started_at = now
+        self.started_at = self.look_at = now
         self._parts: list[bytes] = []
         self.size = 0
 
@@ -123,9 +126,9 @@ class IncomingRequest:
 
     def add(self, data: bytes) -> None:
         """Raises PayloadTooLarge."""
-        self.size += len(data)
-        if self.size > self._limits.max_body_bytes:
+        if self.size + len(data) > self._limits.max_body_bytes:
             raise PayloadTooLarge(f"The body is larger than {self._limits.max_body_bytes} bytes.")
+        self.size += len(data)
         self._parts.append(data)
 
     def complete(self, peer: str, now: float) -> Request:

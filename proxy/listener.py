@@ -22,17 +22,18 @@ from proxy.admission import Admission
 from proxy.arrivals import Arrivals
 from proxy.balance import Balance
 from proxy.config import ListenConfig
+from proxy.connection import ClientConnection, ClientExchange
 from proxy.flow import Watchdog
 from proxy.forwarded import client_address, client_scheme
 from proxy.http1 import Http1Connection
-from proxy.http1_exchange import Http1Exchange
+from proxy.negotiated import NegotiatedConnection
 from proxy.networks import UNIX, Networks
 from proxy.tls import ServerTls
 from proxy.tls_session import TlsSession
 from proxy.turns import ReadTurns
 
-Handler = Callable[[Http1Exchange], Coroutine[Any, Any, None]]
-RefusalLog = Callable[[Http1Exchange, GatewayError], None]
+Handler = Callable[[ClientExchange], Coroutine[Any, Any, None]]
+RefusalLog = Callable[[ClientExchange, GatewayError], None]
 
 
 class Listener:
@@ -64,7 +65,7 @@ class Listener:
         self._handler = handler
         self._most_connections = most_connections
         self._watchdog = watchdog
-        self._connections: dict[Http1Connection, None] = {}  # the oldest first
+        self._connections: dict[ClientConnection, None] = {}  # the oldest first
         self._per_address: Counter[str] = Counter()
         self._board = board
         self._load = board.for_worker(index)
@@ -88,6 +89,11 @@ class Listener:
             "Client connections closed at once because of a limit",
             ("limit",),
         )
+        self.http2_floods = metrics.counter(
+            "headrace_http2_floods_total",
+            "HTTP/2 connections ended because their client exceeded a budget",
+            ("budget",),
+        )
         self._date_second = 0.0
         self.configure(settings)
         watchdog.every_tick(self._tick)
@@ -100,6 +106,7 @@ class Listener:
         """Use these settings for whatever begins from now on."""
         self.timeouts = settings.timeouts
         self.limits = self.admission.limits = settings.limits
+        self._http2_engine = settings.http2_engine
         self._trusted = Networks(settings.trusted_proxies)
         self._proxy_header = settings.proxy_protocol == "required"
 
@@ -148,7 +155,9 @@ class Listener:
     # --- a connection begins
 
     def _make_protocol(self, peer: str) -> asyncio.Protocol:
-        return Http1Connection(self, peer)
+        if self._http2_engine == "off":
+            return Http1Connection(self, peer)
+        return NegotiatedConnection(self, peer, self._http2_engine)
 
     def _accepted(
         self, sock: socket.socket, address: object, context: ssl.SSLContext | None
@@ -215,7 +224,7 @@ class Listener:
 
     # --- called by connections
 
-    def opened(self, connection: Http1Connection, peer: str) -> bool:
+    def opened(self, connection: ClientConnection, peer: str) -> bool:
         """Count a connection in; False: it must be closed."""
         self._connections[connection] = None
         self._per_address[peer] += 1
@@ -223,7 +232,7 @@ class Listener:
         self._count()
         return True
 
-    def closed(self, connection: Http1Connection, peer: str) -> None:
+    def closed(self, connection: ClientConnection, peer: str) -> None:
         self._connections.pop(connection, None)
         self._watchdog.discard(connection)
         self._leave(peer)
@@ -235,7 +244,7 @@ class Listener:
         if self.tls is not None:
             self.tls.admit(session, request)
 
-    def begin(self, exchange: Http1Exchange) -> asyncio.Task[None]:
+    def begin(self, exchange: ClientExchange) -> asyncio.Task[None]:
         request = exchange.request
         if self._trusted:
             peer, headers = request.peer, request.headers

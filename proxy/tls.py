@@ -40,7 +40,8 @@ from proxy.tls_context import MemoryClient, ServerContext, load_chain, new_conte
 from proxy.tls_meters import TlsMeters
 from proxy.tls_session import TlsSession
 
-ALPN = ("http/1.1",)
+ALPN = ("h2", "http/1.1")
+HTTP1_ALPN = ("http/1.1",)
 TicketSource = Literal["files", "secret", "memory", "openssl"]
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _EXPIRES_SOON_DAYS = 14

@@ -100,6 +100,8 @@ class Engine(Protocol):
     over: bool
     """Nothing more can come of this connection (the peer broke its rules, or all streams have
     ended after a GOAWAY). Write what `outgoing` returned last, then close it."""
+    blocked: set[int]
+    """The streams that had bytes waiting when `outgoing` last returned. Only to be looked at."""
 
     def receive(self, data: bytes) -> None: ...
 

@@ -23,6 +23,7 @@ class H2Engine:
 
     def __init__(self, handler: Http2Handler, options: EngineOptions) -> None:
         self.over = False
+        self.blocked: set[int] = set()
         self._handler = handler
         self._max_streams = 100  # until the peer's settings say otherwise
         self._ending = False  # nothing counts after the next `outgoing`
@@ -31,7 +32,6 @@ class H2Engine:
         self._own = bytearray()  # frames that are not h2's
         self._queues: dict[int, _Queue] = {}
         self._total = 0
-        self._blocked: set[int] = set()
         client = options.role == "client"
         config = H2Configuration(client_side=client, header_encoding=None)
         self._connection = connection = H2Connection(config)
@@ -70,8 +70,8 @@ class H2Engine:
         self._own.clear()
         if self._ending or (self._closing and self._is_idle()):
             self.over = True
-        free = self._blocked - self._queues.keys()
-        self._blocked = set(self._queues)
+        free = self.blocked - self._queues.keys()
+        self.blocked = set(self._queues)
         for stream_id in free:
             self._handler.on_writable(stream_id)
         return data

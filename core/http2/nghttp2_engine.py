@@ -22,13 +22,13 @@ class Nghttp2Engine:
 
     def __init__(self, handler: Http2Handler, options: EngineOptions) -> None:
         self.over = False
+        self.blocked: set[int] = set()
         self._handler = handler
         self._settings_came = False
         self._max_streams = 100  # until the peer's settings say otherwise
         self._last_words = b""  # what is sent after libnghttp2 gave the connection up
         self._last_stream_id = 0
         self._ending = False
-        self._blocked: set[int] = set()
         self._sent: set[int] = set()
         self._reset_here: set[int] = set()
         self._reset_there = 0  # the stream that the peer has just reset
@@ -49,7 +49,7 @@ class Nghttp2Engine:
         self._first = announced(self._data_to_send(), options)
 
     def __repr__(self) -> str:
-        return f"<Nghttp2Engine {len(self._blocked)} blocked over={self.over}>"
+        return f"<Nghttp2Engine {len(self.blocked)} blocked over={self.over}>"
 
     def receive(self, data: bytes) -> None:
         if self.over or self._last_words:
@@ -80,7 +80,7 @@ class Nghttp2Engine:
             self._tell(found)
         if self._reset_here and len(data) < limit:
             self._reset_here.clear()
-        if self._queued() or self._blocked:
+        if self._queued() or self.blocked:
             self._note_blocked()
         elif self._sent:
             self._sent.clear()
@@ -158,7 +158,7 @@ class Nghttp2Engine:
         self._last_words = goaway_frame(self._last_stream_id, code)
 
     def _note_blocked(self) -> None:
-        queued, blocked = self._queued, self._blocked
+        queued, blocked = self._queued, self.blocked
         free = [stream_id for stream_id in blocked if not queued(stream_id)]
         blocked.difference_update(free)
         blocked.update(stream_id for stream_id in self._sent if queued(stream_id))

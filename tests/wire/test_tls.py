@@ -58,7 +58,7 @@ class Client:
             return index.decode(), pid.decode()
 
 
-def test_only_tls_1_3_is_spoken_and_http_1_1_chosen(
+def test_only_tls_1_3_is_spoken_and_http_2_chosen(
     authority: Authority, pair: Pair, run_stub: Run
 ) -> None:
     port = run_stub("plain", 1, pair.certificate, pair.key).ports()[0]
@@ -67,7 +67,7 @@ def test_only_tls_1_3_is_spoken_and_http_1_1_chosen(
         client_context(authority).wrap_socket(plain, server_hostname="localhost") as secure,
     ):
         assert secure.version() == "TLSv1.3"
-        assert secure.selected_alpn_protocol() == "http/1.1"
+        assert secure.selected_alpn_protocol() == "h2"
         assert secure.compression() is None
     old = Client(client_context(authority, ssl.TLSVersion.TLSv1_2))
     with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):
