@@ -17,12 +17,13 @@ class Verdict(Enum):
 class Liveness:
     """What is known of one connection. Instants are monotonic seconds."""
 
-    __slots__ = ("_asked_at", "_heard", "_heard_at")
+    __slots__ = ("_asked_at", "_doubts", "_heard", "_heard_at")
 
     def __init__(self) -> None:
         self._heard = -1
         self._heard_at = 0.0
         self._asked_at: float | None = None
+        self._doubts = 0
 
     def __repr__(self) -> str:
         state = "heard" if self._asked_at is None else "asked"
@@ -37,8 +38,12 @@ class Liveness:
             self._asked_at = None
             return Verdict.WELL
         if self._asked_at is not None:
-            return Verdict.DEAD if now - self._asked_at >= silent_s else Verdict.DOUBTED
+            # After a pause of our own the answer may lie there unread: never at the first look.
+            self._doubts += 1
+            dead = self._doubts > 1 and now - self._asked_at >= silent_s
+            return Verdict.DEAD if dead else Verdict.DOUBTED
         if now - self._heard_at >= silent_s:
             self._asked_at = now
+            self._doubts = 0
             return Verdict.ASK
         return Verdict.WELL

@@ -14,6 +14,12 @@ def test_silence_is_asked_about_once_and_then_counted_out() -> None:
     assert verdicts == ["well", "well", "well", "ask", "doubted", "doubted", "dead", "dead"]
 
 
+def test_after_a_pause_of_our_own_there_is_another_look() -> None:
+    liveness = Liveness()
+    verdicts = [liveness.check(7, now, 3.0).value for now in (0.0, 3.0, 60.0, 61.0)]
+    assert verdicts == ["well", "ask", "doubted", "dead"]
+
+
 def test_an_answer_ends_the_doubt() -> None:
     liveness = Liveness()
     for now in range(5):
