@@ -9,6 +9,8 @@ from hostile import AMBIGUOUS_BODIES, REFUSED, SMUGGLED, chunked, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.errors import MisdirectedRequest
+from core.exchange import Request
 from proxy.config import ListenLimits, ListenTimeouts
 from proxy.flow import NEVER
 
@@ -627,3 +629,26 @@ def test_a_client_that_reads_slowly_is_waited_for_as_long_as_it_reads() -> None:
         assert not edge.transport.aborted
     edge.wait(10.1)
     assert edge.transport.aborted
+
+
+class Misdirected:
+    """TLS whose connections are for the host `a` alone."""
+
+    rules = object()
+
+    def admit(self, session: object, request: Request) -> None:
+        if request.header(b"host") != b"a":
+            raise MisdirectedRequest("This connection was made for another host.")
+
+
+def test_a_request_that_came_over_the_wrong_connection_is_refused_and_the_next_one_read() -> None:
+    edge = Edge()
+    edge.listener.tls = Misdirected()
+    edge.talk(GET + GET.replace(b"Host: a", b"Host: b") + post(b"{}") + GET)
+    assert [reply.status for reply in edge.replies] == [200, 421, 200, 200]
+    assert len(edge.requests) == 3
+    assert [error.status for error in edge.listener.refusals] == [421]
+    error = orjson.loads(edge.replies[1].body)["error"]
+    assert error["code"] == "misdirected_request"
+    assert error["request_id"].encode() == edge.replies[1].headers[b"x-request-id"]
+    assert not edge.transport.over

@@ -24,6 +24,9 @@ class FakeTransport:
         self.buffered = 100_000
         self.closed = self.aborted = self.half_closed = False
 
+    def get_extra_info(self, name: str) -> object:
+        return None
+
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == 65_536
 
