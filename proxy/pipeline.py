@@ -10,9 +10,9 @@ import asyncio
 import hashlib
 import hmac
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -81,7 +81,8 @@ class Limiter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that the pipeline works with. `cache_secret` empty: caches are shared."""
+    """Everything that the pipeline works with. `cache_secret` empty: caches are shared. `turns`
+    are the worker's."""
 
     authenticator: Authenticator
     catalog: Catalog
@@ -94,15 +95,19 @@ class Services:
     health_path: str | None
     cache_secret: str
     clock: Clock
+    turns: Turns = field(default_factory=Turns)
 
 
 class Pipeline:
-    """Handles exchanges, whatever protocol they came by."""
+    """Handles exchanges, whatever protocol they came by. `in_flight` of them have begun and not
+    ended; whenever that becomes none `on_quiet` is called."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._now = services.clock
-        self._turns = Turns()
+        self._turns = services.turns
+        self.in_flight = 0
+        self.on_quiet: Callable[[], None] | None = None
         secret = services.cache_secret.encode("utf-8")
 
         @lru_cache(maxsize=4096)
@@ -119,6 +124,7 @@ class Pipeline:
     async def handle(self, exchange: Exchange) -> None:
         """Answer one exchange. Raises nothing but cancellation."""
         observer = self._services.observer
+        self.in_flight += 1
         record = observer.open(exchange)
         try:
             await self._route(exchange, record)
@@ -135,6 +141,9 @@ class Pipeline:
             self._fail(exchange, record, GatewayError("The gateway failed."))
         finally:
             observer.close(exchange, record)
+            self.in_flight -= 1
+            if not self.in_flight and self.on_quiet is not None:
+                self.on_quiet()
 
     async def _route(self, exchange: Exchange, record: AccessRecord) -> None:
         request = exchange.request

@@ -25,7 +25,7 @@ from fakes import (
 )
 
 from backend.retries import RetryBudget
-from core.errors import RateLimited, Unauthenticated
+from core.errors import RateLimited, Unauthenticated, Unavailable
 from core.metrics import Metrics
 from core.principal import Principal
 from proxy.access_log import AccessRecord
@@ -94,6 +94,7 @@ class Setting:
         await self.pipeline.handle(exchange)
         assert self.router.held == 0
         assert self.metrics.value("headrace_exchanges_in_flight") == 0
+        assert self.pipeline.in_flight == 0
         assert len(self.log.records) == 1
         return exchange
 
@@ -288,3 +289,28 @@ async def test_an_unexpected_failure_is_one_500_and_nothing_is_kept() -> None:
     exchange = await s.handle()
     assert exchange.status == 500
     assert "boom" not in error_of(exchange)["message"]
+
+
+async def test_the_end_of_the_last_exchange_is_told_after_its_record_was_written() -> None:
+    s = Setting()
+    gate = asyncio.Event()
+    told: list[tuple[int, int]] = []
+
+    async def wait(**asked: Any) -> Any:
+        await gate.wait()
+        raise Unavailable("enough")
+
+    s.limiter.reserve = wait  # type: ignore[method-assign]
+    s.pipeline.on_quiet = lambda: told.append((s.pipeline.in_flight, len(s.log.records)))
+    exchanges = [FakeExchange(request(body=orjson.dumps(CHAT))) for _ in range(2)]
+    tasks = [asyncio.ensure_future(s.pipeline.handle(exchange)) for exchange in exchanges]
+    unborn = asyncio.ensure_future(s.pipeline.handle(FakeExchange(request())))
+    unborn.cancel()  # before its first step: it never was
+    await asyncio.sleep(0)
+    assert s.pipeline.in_flight == 2
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    assert (s.pipeline.in_flight, told) == (1, [])
+    gate.set()
+    await asyncio.wait([*tasks, unborn])
+    assert told == [(0, 2)]
