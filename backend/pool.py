@@ -138,6 +138,11 @@ class Pool:
                 self._retired.append(old)
         self._targets = dict(targets)
 
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """Those in use, by id."""
+        return self._targets
+
     def open_connections(self) -> int:
         """Sockets that are open or being opened (a leak counter)."""
         return sum(target.count() for target in (*self._targets.values(), *self._retired))

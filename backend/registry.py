@@ -131,6 +131,11 @@ class Registry:
         """Names of the models that have replicas, in configuration order."""
         return tuple(self._models)
 
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """The roster in use, by id."""
+        return self._roster.entries
+
     def member(self, replica_id: str) -> Member:
         """Raises KeyError for an unknown id."""
         return self._roster.entries[replica_id].member

@@ -12,10 +12,11 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Observer:
-    """Opens a record for an exchange and closes it exactly once."""
+    """Opens a record for an exchange and closes it exactly once. `log` is for the maker to
+    close."""
 
     def __init__(self, *, log: AccessLog, metrics: Metrics, clock: Clock) -> None:
-        self._log = log
+        self.log = log
         self._now = clock
         self._in_flight = metrics.gauge(
             "headrace_exchanges_in_flight", "Exchanges being handled"
@@ -46,7 +47,7 @@ class Observer:
         self._by_model: dict[str, _ModelMeters] = {}
 
     def __repr__(self) -> str:
-        return f"<Observer log={self._log!r}>"
+        return f"<Observer log={self.log!r}>"
 
     def open(self, exchange: Exchange) -> AccessRecord:
         self._in_flight.inc()
@@ -73,7 +74,7 @@ class Observer:
             if meters is None:
                 meters = self._by_model[record.model] = self._meters_of(record.model)
             meters.observe(record)
-        self._log.write(record)
+        self.log.write(record)
 
     def refused(self, exchange: Exchange, error: GatewayError) -> None:
         """A request that never became one."""

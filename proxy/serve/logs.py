@@ -121,5 +121,10 @@ def set_up_logging(
         old.close()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    logging.getLogger("headrace").setLevel(level.upper())
+    set_level(level)
     return handler
+
+
+def set_level(level: str) -> None:
+    """From which level on our own loggers speak."""
+    logging.getLogger("headrace").setLevel(level.upper())

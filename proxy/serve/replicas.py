@@ -1,0 +1,113 @@
+"""The replicas of one worker: registry, pool and router, changed together.
+
+They are what the worker knows of the world outside, so they outlive configurations: a changed one
+changes them in place. An exchange that began before therefore gives its lease back to the account
+that new requests are judged by, and a retry of it goes only to replicas that still get requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backend.pool import Pool
+from backend.registry import Registry, Roster
+from backend.target import Target
+from core.clock import Clock
+from core.metrics import Metrics
+from proxy.serve.prepared import Prepared
+from routing.router import Router
+
+
+@dataclass(frozen=True, slots=True)
+class StagedReplicas:
+    """What `Replicas.commit` puts in place. `cold`: nothing is known of what replicas hold."""
+
+    prepared: Prepared
+    roster: Roster
+    targets: dict[str, Target]
+    cold: bool
+
+
+class Replicas:
+    """`models` are those of the configuration in use. A model that it dropped keeps its replicas
+    until `settle`, for exchanges that began with it and have none yet."""
+
+    def __init__(self, prepared: Prepared, metrics: Metrics, clock: Clock) -> None:
+        config, contexts = prepared.config, prepared.upstream_tls
+        self._prepared = prepared
+        self.registry = Registry(
+            config.replicas, config.upstream, metrics, clock, contexts=contexts
+        )
+        self.pool = Pool(config.replicas, config.upstream, metrics, clock, contexts)
+        self.registry.hooks.on_refused = self.pool.refused
+        self.registry.hooks.activity = self.pool.activity
+        self.router = Router(config.routing, self.registry, metrics, clock)
+        self.models = tuple(model.name for model in config.models)
+        self._staged: StagedReplicas | None = None
+        self._wanted: StagedReplicas | None = None
+
+    def __repr__(self) -> str:
+        return f"<Replicas {self.registry} {self.pool}>"
+
+    async def start(self) -> None:
+        await self.registry.start()
+        await self.pool.start()
+
+    async def close(self) -> None:
+        await self.pool.close()
+        await self.registry.close()
+
+    def ready(self) -> str | None:
+        return self.registry.ready(self.models)
+
+    def stage(self, prepared: Prepared) -> StagedReplicas:
+        """Replicas that are new are probed from now on. Raises ConfigError, with nothing left
+        behind."""
+        before, config = self._prepared, prepared.config
+        targets = self.pool.stage(config.replicas, config.upstream, prepared.upstream_tls)
+        roster = self.registry.stage(config.replicas, config.upstream, prepared.upstream_tls)
+        policies = {before.config.routing.policy, config.routing.policy}
+        # Only that policy tells the index what is sent.
+        lapsed = len(policies) > 1 and "prefix_affinity" in policies
+        cold = lapsed or before.marks.hashing != prepared.marks.hashing
+        self._staged = StagedReplicas(prepared, roster, targets, cold)
+        return self._staged
+
+    def unready(self, staged: StagedReplicas) -> str | None:
+        """Why `staged` could not serve yet, or not knowingly."""
+        reason = self.registry.unready(staged.roster)
+        if reason is None and (unasked := staged.roster.unasked()):
+            reason = f"replica {', '.join(unasked)}: not asked yet"
+        return reason
+
+    def drop(self, staged: StagedReplicas) -> None:
+        self._staged = None
+        self.registry.drop(staged.roster)
+
+    def commit(self, staged: StagedReplicas) -> None:
+        """Use what was staged. A plain call."""
+        config = staged.prepared.config
+        self.models = tuple(model.name for model in config.models)
+        if staged.cold or config.routing != self._prepared.config.routing:
+            self.router.use(config.routing, cold=staged.cold)
+        self._prepared, self._wanted, self._staged = staged.prepared, staged, None
+        entries, targets = dict(staged.roster.entries), dict(staged.targets)
+        for replica_id, entry in self.registry.entries.items():
+            if entry.replica.model not in self.models and replica_id not in entries:
+                entries[replica_id] = entry
+                targets[replica_id] = self.pool.targets[replica_id]
+        self._put(Roster(entries, config.upstream), targets)
+
+    def settle(self) -> None:
+        """No exchange is left that began before the last `commit`. Does nothing while something is
+        staged, which may want what would go."""
+        if self._wanted is not None and self._staged is None:
+            wanted, self._wanted = self._wanted, None
+            if wanted.roster.entries.keys() != self.registry.entries.keys():
+                self._put(wanted.roster, wanted.targets)
+
+    def _put(self, roster: Roster, targets: dict[str, Target]) -> None:
+        gone = self.registry.commit(roster)
+        self.pool.commit(targets, roster.config)
+        for replica_id in gone:
+            self.router.forget(replica_id)

@@ -1,0 +1,156 @@
+"""What one configuration makes of a worker, for the exchanges that begin while it is in use.
+
+A snapshot is never changed. Parts whose sections have not changed are those of the snapshot before;
+the replicas are the worker's own (`replicas.py`), whatever the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from auth.verifier import AnonymousAuthenticator, Authenticator
+from backend.retries import RetryBudget
+from core.clock import Clock
+from core.metrics import Metrics
+from proxy.access_log import AccessLog
+from proxy.admission import Admission
+from proxy.catalog import Catalog
+from proxy.cors import Cors
+from proxy.dispatch import Dispatcher
+from proxy.flow import Watchdog
+from proxy.observe import Observer
+from proxy.pipeline import Pipeline, Services
+from proxy.serve.config import Config
+from proxy.serve.prepared import Prepared
+from proxy.serve.replicas import Replicas
+from proxy.turns import Turns
+from ratelimit.config import LimitsConfig
+from ratelimit.limiter import Limiter
+
+
+class Part(Protocol):
+    """Something with tasks or connections of its own."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class File(Protocol):
+    """Something that is closed at once."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a worker has one of, whatever its configuration. `index`: which worker it is."""
+
+    index: int
+    metrics: Metrics
+    clock: Clock
+    watchdog: Watchdog
+    admission: Admission
+    replicas: Replicas
+    turns: Turns
+
+
+class Snapshot:
+    """Everything that the pipeline works with, by one configuration. `parts` and `files` are to be
+    closed when no snapshot that has them is in use any more."""
+
+    def __init__(
+        self, prepared: Prepared, around: Surroundings, previous: Snapshot | None = None
+    ) -> None:
+        """Raises ConfigError."""
+        config, metrics = prepared.config, around.metrics
+        self.prepared = prepared
+        self.authenticator = _authenticator(prepared, metrics, previous)
+        self.limiter = _limiter(prepared, metrics, previous)
+        self.budget = _budget(prepared, previous)
+        prepared.prompter.use_metrics(metrics)
+        self.observer = _observer(prepared, around, previous)
+        self.parts: Sequence[Part] = (self.authenticator, self.limiter.store)
+        self.files: Sequence[File] = (prepared.prompter, self.observer.log)
+        replicas = around.replicas
+        dispatcher = Dispatcher(
+            router=replicas.router,
+            pool=replicas.pool,
+            health=replicas.registry,
+            budget=self.budget,
+            max_tries=config.upstream.retries.max_tries,
+            timeouts=config.upstream.timeouts,
+            watchdog=around.watchdog,
+            clock=around.clock,
+            metrics=metrics,
+        )
+        self.pipeline = Pipeline(
+            Services(
+                authenticator=self.authenticator,
+                catalog=Catalog(config.models, prepared.shared.started),
+                prompter=prepared.prompter,
+                limiter=self.limiter,
+                dispatcher=dispatcher,
+                observer=self.observer,
+                admission=around.admission,
+                cors=Cors(config.listen.cors.origins if config.listen.cors else ()),
+                health_path=config.listen.health_path,
+                cache_secret=prepared.cache_secret,
+                clock=around.clock,
+                turns=around.turns,
+            )
+        )
+
+    def __repr__(self) -> str:
+        return f"<Snapshot {self.prepared.generation} {self.pipeline}>"
+
+    @property
+    def config(self) -> Config:
+        return self.prepared.config
+
+    def unready(self) -> list[str]:
+        """Why requests cannot be served, as far as its own parts are concerned."""
+        reasons = (self.authenticator.ready(), self.limiter.ready())
+        return [reason for reason in reasons if reason is not None]
+
+
+def _authenticator(
+    prepared: Prepared, metrics: Metrics, previous: Snapshot | None
+) -> Authenticator | AnonymousAuthenticator:
+    """Another one, with nothing remembered, as soon as anything has changed: trust that was taken
+    away ends at once. The keys themselves are on the board."""
+    if previous is not None and previous.prepared.marks.auth == prepared.marks.auth:
+        return previous.authenticator
+    config = prepared.config.auth
+    if config == "none":
+        return AnonymousAuthenticator()
+    return Authenticator(
+        config,
+        metrics,
+        prepared.shared.key_board,
+        make_fetcher=lambda issuer: prepared.fetchers[issuer.issuer],
+    )
+
+
+def _limiter(prepared: Prepared, metrics: Metrics, previous: Snapshot | None) -> Limiter:
+    if previous is not None and previous.prepared.marks.limits == prepared.marks.limits:
+        return previous.limiter
+    config = prepared.config.limits or LimitsConfig()
+    return Limiter(config, metrics, previous=None if previous is None else previous.limiter)
+
+
+def _budget(prepared: Prepared, previous: Snapshot | None) -> RetryBudget:
+    retries = prepared.config.upstream.retries
+    if previous is not None and previous.config.upstream.retries == retries:
+        return previous.budget
+    return RetryBudget(retries.budget_ratio, retries.budget_floor)
+
+
+def _observer(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> Observer:
+    access = prepared.config.log.access
+    if previous is not None and previous.config.log.access == access:
+        return previous.observer
+    log = AccessLog(access, around.metrics)
+    return Observer(log=log, metrics=around.metrics, clock=around.clock)
