@@ -152,7 +152,8 @@ class TicketRing:
         """
         contexts = [outer, *inner]
         for context in contexts:
-            # Sessions of another policy are refused once more, by their context.
+            # Sessions of another policy are refused by their context, too. (From 3.13 on Python
+            # gives each connection one of its own, and then the keys alone tell them apart.)
             self._openssl.set_policy(_pointer(context), policy or b"open", len(policy or b"open"))
         self._inner = frozenset(map(_pointer, contexts))
         self._keys = keys

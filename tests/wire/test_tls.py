@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from authority import Authority, Pair
+
+from proxy.ticket_keys import ROTATION_S
 
 Run = Callable[..., Any]
 
@@ -42,8 +46,8 @@ class Client:
         self.session: ssl.SSLSession | None = None
         self.reused = False
 
-    def ask(self, port: int) -> tuple[str, str]:
-        """The index and pid of the worker behind `port`."""
+    def ask(self, port: int) -> list[str]:
+        """What the worker behind `port` says of itself."""
         with (
             socket.create_connection(("127.0.0.1", port), 10) as plain,
             self.context.wrap_socket(
@@ -52,10 +56,10 @@ class Client:
         ):
             self.reused = bool(secure.session_reused)
             secure.sendall(b"who\n")
-            index, pid, *_ = secure.recv(100).split()
+            words = secure.recv(100).decode().split()
             # Tickets come after the handshake (RFC 8446 section 4.6.1): only now are they here.
             self.session = secure.session
-            return index.decode(), pid.decode()
+            return words
 
 
 def test_only_tls_1_3_is_spoken_and_http_2_chosen(
@@ -80,7 +84,7 @@ def test_every_worker_takes_every_ticket(authority: Authority, pair: Pair, run_s
     ports = stub.ports()
     assert "https://127.0.0.1" in stub.said[-1]
     client = Client(client_context(authority))
-    pids = dict(map(client.ask, ports))
+    pids = dict(client.ask(port)[:2] for port in ports)
     assert len(set(pids.values())) == 3
     for port in ports * 5:
         client.ask(port)
@@ -105,3 +109,64 @@ def successor(client: Client, port: int) -> str:
         except OSError:
             assert time.monotonic() < give_up_at
             time.sleep(0.05)
+
+
+class Host:
+    """`tls_host.py`, with a clock that can be moved."""
+
+    def __init__(self, run: Run, files: tuple[str, ...], ahead: Path, ca: str = "") -> None:
+        self._ahead = ahead
+        self.move_to(0.0)
+        script = str(Path(__file__).with_name("tls_host.py"))
+        self.ports: list[int] = run(script, "4", *files, str(ahead), *filter(None, [ca])).ports()
+
+    def move_to(self, ahead_s: float) -> None:
+        part = self._ahead.with_suffix(".part")
+        part.write_text(str(ahead_s))
+        os.replace(part, self._ahead)
+
+
+@pytest.fixture
+def files(pair: Pair, tmp_path: Path) -> tuple[str, ...]:
+    secret = tmp_path / "secret"
+    secret.write_text(secrets.token_hex(32))
+    return pair.certificate, pair.key, str(secret)
+
+
+def test_workers_of_two_hosts_take_every_ticket_across_rotations(
+    authority: Authority, files: tuple[str, ...], run_process: Run, tmp_path: Path
+) -> None:
+    """Every reconnection resumes, though one host's clock is 11 hours behind the other's."""
+    one = Host(run_process, files, tmp_path / "one")
+    two = Host(run_process, files, tmp_path / "two")
+    client = Client(client_context(authority))
+    client.ask(one.ports[0])
+    pids, resumed = set(), []
+    for quarter in range(13):  # 39 hours, so three rotations
+        one.move_to(quarter * ROTATION_S / 4)
+        two.move_to(quarter * ROTATION_S / 4 - ROTATION_S * 11 / 12)
+        for port in (*one.ports, *two.ports):
+            pids.add(client.ask(port)[0])
+            resumed.append(client.reused)
+    assert len(pids) == 8
+    assert resumed == [True] * 13 * 8
+
+
+def test_no_ticket_crosses_between_an_open_host_and_one_that_asks_for_certificates(
+    authority: Authority, files: tuple[str, ...], run_process: Run, tmp_path: Path
+) -> None:
+    opened = Host(run_process, files, tmp_path / "one")
+    closed = Host(run_process, files, tmp_path / "two", authority.path)
+    client = Client(authority.issue("c").present(client_context(authority)))
+    for old, new in [(opened, closed), (closed, opened)]:
+        client.session = None
+        client.ask(old.ports[0])
+        ticket = client.session
+        for port in old.ports:
+            client.session = ticket
+            client.ask(port)
+            assert client.reused
+        for port in new.ports:
+            client.session = ticket
+            client.ask(port)
+            assert not client.reused
