@@ -17,7 +17,7 @@ from core.http2.engines import EngineName, make_engine
 from core.http2.guard import FrameGuard
 from proxy.flow import NEVER
 from proxy.http2_exchange import Http2Exchange
-from proxy.http2_life import Life, Step
+from proxy.http2_life import PING_AFTER_S, Life, Step
 from proxy.http2_streams import Http2Streams
 from proxy.tls_session import TlsSession, tls_session
 from proxy.turns import LARGE_READ_BYTES
@@ -159,10 +159,9 @@ class Http2Connection(asyncio.Protocol):
         self._listener.admit(self._session, request)
 
     def began(self) -> None:
-        enough = self._life.began(self.now)
-        if enough or not self._listener.keep_alive:
+        if self._life.began(self.now) or not self._listener.keep_alive:
             self._retire()
-        self.look_by(self._life.next_at())
+        self.look_by(self.now + PING_AFTER_S)
 
     def look_by(self, at: float) -> None:
         self.deadline_at = min(self.deadline_at, at)
@@ -178,10 +177,14 @@ class Http2Connection(asyncio.Protocol):
             self._take(Step.LAST)
 
     def flush_soon(self, exchange: Http2Exchange) -> None:
-        """What all streams say in one pass of the loop goes out together; no pass is waited for."""
+        """What all streams say in one pass of the loop goes out together; no pass is waited for,
+        and not even its end by the only stream."""
         if self.writing_paused:
             if exchange.source is not None:
                 exchange.source.pause_reading()
+            return
+        if self._streams.single:
+            self._flush()
             return
         self.due = True
         self._listener.loop.call_soon(self._flush)
@@ -220,7 +223,7 @@ class Http2Connection(asyncio.Protocol):
     def _retire(self) -> None:
         """The first step: say that no new streams are wanted, and wait until the client heard."""
         if not self._life.retiring:
-            self._life.noticed(self.now)
+            self.look_by(self._life.noticed(self.now))
             self._engine.shutdown_notice()
             self._engine.ping()
 
@@ -252,23 +255,28 @@ class Http2Connection(asyncio.Protocol):
     def _flush(self) -> None:
         """Write what may be written now."""
         self.due = False
-        transport, engine, streams = self._transport, self._engine, self._streams
-        if self.writing_paused or self._closing or transport is None:
+        if self.writing_paused or self._closing or self._transport is None:
             return
+        engine, streams = self._engine, self._streams
         data = engine.outgoing(_WRITE_BYTES)
         if data:
             self._sent += len(data)
-            transport.write(data)
-        more = streams.flushed() or len(data) >= _WRITE_BYTES
-        if engine.over:
+            self._transport.write(data)
+        if streams.unsettled or engine.blocked or engine.over or len(data) >= _WRITE_BYTES:
+            self._settle(len(data))
+
+    def _settle(self, written: int) -> None:
+        """After a write: what has ended, and whether there is more to write."""
+        streams = self._streams
+        more = streams.settle()
+        if self._engine.over:
             streams.drop_all()
             self._close()
-        elif more and not self.writing_paused:
+        elif (more or written >= _WRITE_BYTES) and not (self.writing_paused or self.due):
             self.due = True
             self._listener.loop.call_soon(self._flush)
         elif not streams and self._life.busy:
-            self._life.idle(self._listener.now())
-            self.look_by(self._life.next_at())
+            self.look_by(self._life.idle(self._listener.now()))
 
     def _close(self) -> None:
         """Flush what was written, then close; a peer that does not read is cut off."""

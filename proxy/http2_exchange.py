@@ -88,8 +88,8 @@ class Http2Exchange:
         if not self._flowing:
             if self.request.method == "HEAD":
                 return
-            self._respond(connection, end_stream=False)
             self._flowing = True
+            self._respond(connection, end_stream=False)
         self.bytes_sent += len(data)
         self._send(self.stream_id, data)
         if not connection.due:

@@ -97,16 +97,19 @@ class Life:
         self._streams += 1
         return self._streams >= MOST_STREAMS and not self.retiring
 
-    def idle(self, now: float) -> None:
-        """No stream is open any more."""
+    def idle(self, now: float) -> float:
+        """No stream is open any more; until when it may stay so."""
         self.busy = False
         self._idle_at = now + self._timeouts.keep_alive_s
+        return self._idle_at
 
     def pinged(self, now: float) -> None:
         self._pinged_at = now
 
-    def noticed(self, now: float) -> None:
+    def noticed(self, now: float) -> float:
+        """The notice was given; until when its answer is waited for."""
         self.noticed_at = now
+        return now + NOTICE_S
 
     def next_at(self) -> float:
         """When `due` is to be asked again."""

@@ -37,12 +37,13 @@ _NO_HEAD = Head("", "", "", [], None)
 class HeadReader:
     """Reads the heads of one connection. `size`: of the last one, good or bad."""
 
-    __slots__ = ("_before", "_last", "_limits", "size")
+    __slots__ = ("_before", "_last", "_length_at", "_limits", "size")
 
     def __init__(self, limits: ListenLimits) -> None:
         self._limits = limits
         self._before: Sequence[Header] = ()
         self._last = _NO_HEAD
+        self._length_at = -1  # where a Content-Length stands in `_before`
         self.size = 0
 
     def __repr__(self) -> str:
@@ -51,16 +52,17 @@ class HeadReader:
     def read(self, fields: Sequence[Header]) -> Head:
         """Raises the GatewayError that refuses the request. A client repeats its fields from
         request to request but for the Content-Length: what is equal was judged before."""
-        before = self._before
-        if len(fields) == len(before):
-            changed = [i for i, field in enumerate(before) if fields[i] != field]
-            if not changed:
-                return self._last
-            [name, value], at = fields[changed[0]], changed[0]
-            if len(changed) == 1 and name == before[at][0] == b"content-length":
+        before, at = self._before, self._length_at
+        if fields == before:
+            return self._last
+        if at >= 0 and fields[:at] == before[:at] and fields[at + 1 :] == before[at + 1 :]:
+            name, value = fields[at]
+            if name == b"content-length":
                 return self._last._replace(length=gate.content_length(value, self._limits))
         head = self._judge(fields)
         self._before, self._last = fields, head
+        names = [name for name, _ in fields]
+        self._length_at = -1 if head.length is None else names.index(b"content-length")
         return head
 
     def _judge(self, fields: Sequence[Header]) -> Head:

@@ -71,6 +71,7 @@ class Http2Streams:
     ) -> None:
         self.engine: Engine
         self.taking = True  # new streams
+        self.unsettled = False  # `settle` has something to do
         self._connection = connection
         self._listener = listener
         self._guard = guard
@@ -87,6 +88,11 @@ class Http2Streams:
 
     def __len__(self) -> int:
         return len(self._incoming) + len(self._exchanges) + len(self._ending)
+
+    @property
+    def single(self) -> bool:
+        """Whether no two exchanges can have something to say at a time."""
+        return len(self._exchanges) == 1
 
     # --- what the engine tells
 
@@ -168,6 +174,7 @@ class Http2Streams:
         """An exchange is over; reset its stream with `code` once its last bytes have left."""
         self._exchanges.pop(exchange.stream_id, None)
         self._ending.setdefault(exchange.stream_id, code)
+        self.unsettled = True
 
     def pause(self) -> None:
         """Nothing can be written now."""
@@ -182,9 +189,9 @@ class Http2Streams:
             if exchange.source is not None and stream_id not in self._blocked:
                 exchange.source.resume_reading()
 
-    def flushed(self) -> bool:
-        """To be called after `outgoing`: hold up what the client does not take, let go what has
-        left. Whether there is more to send."""
+    def settle(self) -> bool:
+        """After `outgoing`: hold up what the client does not take, let go what has left. Whether
+        there is more to send."""
         engine, more = self.engine, False
         if engine.blocked:
             for stream_id in engine.blocked - self._blocked.keys():
@@ -195,6 +202,7 @@ class Http2Streams:
                 if code != _CLEAN:
                     engine.reset(stream_id, code)
                     more = True
+        self.unsettled = bool(self._ending)
         return more
 
     def check(self, now: float) -> float:
@@ -275,6 +283,7 @@ class Http2Streams:
 
     def _drop(self, stream_id: int) -> None:
         """The stream is gone, and with it whoever worked for it."""
+        self.unsettled = True
         self._forget(stream_id)
         self._ending.pop(stream_id, None)
         self._blocked.pop(stream_id, None)

@@ -29,6 +29,7 @@ class Nghttp2Engine:
         self._last_words = b""  # what is sent after libnghttp2 gave the connection up
         self._last_stream_id = 0
         self._ending = False
+        self._rare = True  # `_finish` has something to do
         self._sent: set[int] = set()
         self._reset_here: set[int] = set()
         self._reset_there = 0  # the stream that the peer has just reset
@@ -73,19 +74,16 @@ class Nghttp2Engine:
         except ngh2.NGH2Error:
             self._give_up(ErrorCode.INTERNAL_ERROR)
             return self.outgoing()
-        if self._first:
-            data, self._first = self._first + data, b""
         found = self._events()
         if found:
             self._tell(found)
-        if self._reset_here and len(data) < limit:
-            self._reset_here.clear()
-        if self._queued() or self.blocked:
-            self._note_blocked()
-        elif self._sent:
-            self._sent.clear()
-        if self._ending:
-            self.over = True
+        if self._sent or self.blocked:
+            if self._queued() or self.blocked:
+                self._note_blocked()
+            else:
+                self._sent.clear()
+        if self._rare:
+            data = self._finish(data, limit)
         return data
 
     def request(self, headers: Sequence[Header], end_stream: bool) -> int:
@@ -124,6 +122,7 @@ class Nghttp2Engine:
         except ngh2.NGH2Error:
             return
         self._reset_here.add(stream_id)
+        self._rare = True
 
     def ping(self) -> None:
         self._quietly(self._connection.ping)
@@ -136,7 +135,7 @@ class Nghttp2Engine:
             self._quietly(self._connection.send_goaway)
         else:
             self._quietly(self._connection.send_goaway, code)
-            self._ending = True
+            self._ending = self._rare = True
 
     @property
     def total_waiting(self) -> int:
@@ -147,6 +146,20 @@ class Nghttp2Engine:
         return self._max_streams
 
     # --- inside
+
+    def _finish(self, data: bytes, limit: int) -> bytes:
+        """What is seldom to be done after `outgoing`: the first one, resets, the end."""
+        self._rare = False
+        if self._first:
+            data, self._first = self._first + data, b""
+        if self._reset_here:
+            if len(data) < limit:
+                self._reset_here.clear()
+            else:
+                self._rare = True
+        if self._ending:
+            self.over = True
+        return data
 
     def _quietly(self, call: Callable[..., object], *arguments: object) -> None:
         try:
