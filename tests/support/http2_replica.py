@@ -271,7 +271,7 @@ async def _answer(stream: ServedStream, client: Client, body: bytes) -> None:
     client.send(body, path=fields[":path"], method=fields[":method"], headers=passed)
     try:
         head = await client.head()
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError):
         stream.reset()
         return
     dropped = ("transfer-encoding", "connection", "keep-alive", "content-length")
