@@ -112,9 +112,9 @@ def _merge_authority(authority: bytes | None, headers: list[Header]) -> None:
 
 class IncomingRequest:
     """A request whose body is arriving: `size` bytes so far, since the monotonic `started_at`. At
-    `look_at` somebody should judge how fast it comes."""
+    `look_at` somebody should judge how fast it comes; `held` of its bytes are counted elsewhere."""
 
-    __slots__ = ("_head", "_limits", "_parts", "look_at", "size", "started_at")
+    __slots__ = ("_head", "_limits", "_parts", "held", "look_at", "size", "started_at")
 
     def __init__(self, head: Head, limits: ListenLimits, now: float) -> None:
         self._head = head
@@ -122,6 +122,7 @@ class IncomingRequest:
         self.started_at = self.look_at = now
         self._parts: list[bytes] = []
         self.size = 0
+        self.held = 0
 
     def __repr__(self) -> str:
         return f"<IncomingRequest {self._head.method} {self._head.path} {self.size} B>"

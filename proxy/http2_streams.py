@@ -129,9 +129,8 @@ class Http2Streams:
             return
         try:
             incoming.add(data)
-            self._hold(len(data))
             if not end_stream:
-                self._listener.admission.check_body()
+                self._hold(incoming)
         except GatewayError as error:
             self._refuse(stream_id, error, whole=end_stream)
             return
@@ -266,12 +265,17 @@ class Http2Streams:
     def _forget(self, stream_id: int) -> None:
         """The request is not arriving any more."""
         incoming = self._incoming.pop(stream_id, None)
-        if incoming is not None and incoming.size:
-            self._hold(-incoming.size)
+        if incoming is not None and incoming.held:
+            self._held -= incoming.held
+            self._listener.admission.hold(-incoming.held)
 
-    def _hold(self, size: int) -> None:
-        self._held += size
-        self._listener.admission.hold(size)
+    def _hold(self, incoming: IncomingRequest) -> None:
+        """Count what has come of a body that goes on. Raises GatewayError when it is too much."""
+        grown = incoming.size - incoming.held
+        incoming.held = incoming.size
+        self._held += grown
+        self._listener.admission.hold(grown)
+        self._listener.admission.check_body()
 
     def _block(self, stream_id: int) -> None:
         look_at = self._listener.now() + self._listener.timeouts.write_idle_s
