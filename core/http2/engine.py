@@ -105,6 +105,10 @@ class Engine(Protocol):
 
     def receive(self, data: bytes) -> None: ...
 
+    @property
+    def pending(self) -> bool:
+        """Whether `outgoing` may have something; False costs less than a b"" from it."""
+
     def outgoing(self, limit: int = UNLIMITED) -> bytes:
         """What may be sent now, at most about `limit` bytes of it; b"" when nothing. Streams take
         turns. May call `on_writable` and `on_reset`."""

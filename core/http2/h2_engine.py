@@ -61,6 +61,11 @@ class H2Engine:
         else:
             self._tell(found)
 
+    @property
+    def pending(self) -> bool:
+        mute = not (self._own or self._queues or self._closing or self._ending)
+        return not mute or bool(self._connection._data_to_send)
+
     def outgoing(self, limit: int = UNLIMITED) -> bytes:
         if self.over:
             return b""

@@ -65,6 +65,10 @@ class Nghttp2Engine:
         if found:
             self._tell(found)
 
+    @property
+    def pending(self) -> bool:
+        return self._rare or self._connection.want_write or bool(self._last_words)
+
     def outgoing(self, limit: int = UNLIMITED) -> bytes:
         if self._last_words:
             data, self._last_words, self.over = self._last_words, b"", True

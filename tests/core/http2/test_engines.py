@@ -237,3 +237,21 @@ def test_nonsense_ends_the_connection_with_a_goaway(pair: Pair) -> None:
     assert pair.at_client.goaways == [(0, ErrorCode.PROTOCOL_ERROR)]
     pair.server.receive(b"more")
     assert pair.server.outgoing() == b""
+
+
+def test_whether_something_is_pending(pair: Pair) -> None:
+    client = pair.client
+    assert not client.pending
+    stream = client.request(REQUEST, end_stream=False)
+    assert client.pending
+    pair.pump()
+    assert not client.pending
+    client.send(stream, b"x" * 400_000)
+    assert client.pending
+    client.outgoing()  # the window is full
+    for call in (client.ping, lambda: client.reset(stream, ErrorCode.CANCEL), client.goaway):
+        call()
+        assert client.pending
+        pair.pump()
+    client.receive(b"\0\0\0\0\0\0\0\0\0")  # DATA on stream 0
+    assert client.pending or client.over
