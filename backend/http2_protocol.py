@@ -174,12 +174,18 @@ class Http2Protocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
+        engine = self._engine
         self._heard += 1
         self._inside = True
-        self._engine.receive(data)
+        engine.receive(data)
         self._inside = False
-        self._count_silent(len(data))
-        self._flush()
+        if self._progress != self._streams.progress:
+            self._progress = self._streams.progress
+            self._silent_bytes = 0
+        else:
+            self._count_silent(len(data))
+        if engine.pending or engine.over:
+            self._flush()
 
     def pause_writing(self) -> None:
         self._congested = True
@@ -224,10 +230,6 @@ class Http2Protocol(asyncio.Protocol):
     def _count_silent(self, size: int) -> None:
         """Bound what arrives in a second without a response's head or body: interim responses,
         PINGs, SETTINGS, empty frames, trailers."""
-        if self._progress != self._streams.progress:
-            self._progress = self._streams.progress
-            self._silent_bytes = 0
-            return
         self._silent_bytes += size
         if self._silent_bytes > HEAD_BYTES:
             self._engine.goaway(ErrorCode.ENHANCE_YOUR_CALM)

@@ -40,8 +40,8 @@ class Http2Stream:
     """A place on a connection: `send` once; `abort` at any time, any number of times.
 
     `id` is 0 before `send`. `reused`: the connection served a request before, so the replica may
-    be about to close it. `reads` counts what arrived of the response. While `paused`, what arrives
-    is passed on all the same and adds to `held`, of which the replica learns nothing: it may send
+    be about to close it. `reads` counts what arrived of the response. `held` are bytes of it that
+    the replica does not know to be consumed. While `paused` these are all that arrive: it may send
     no more than the stream's window. So a slow client holds up its own stream alone.
     """
 

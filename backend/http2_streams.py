@@ -22,6 +22,8 @@ MAX_RESETS = 200
 """After so many cancelled streams a connection takes no more: many servers end one whose client
 cancels a lot (CVE-2023-44487), and the other streams would go with it."""
 LAST_STREAM_ID = 2**30
+CONSUMED_BYTES = 32 * 1024
+"""So many bytes of a stream are consumed at a time, a fraction of its window."""
 
 _BY_RULE = frozenset(
     {
@@ -156,14 +158,14 @@ class Http2Streams:
         if data:
             self.progress += 1
             stream.reads += 1
+            stream.held += len(data)
             try:
                 stream.handler.on_body(data)
             except Exception:  # noqa: BLE001 - its own exchange ends, not all that share the connection
                 self._stumble(stream)
-            if stream.paused:
-                stream.held += len(data)
-            else:
-                self._engine.consumed(stream_id, len(data))
+            if stream.held >= CONSUMED_BYTES and not stream.paused:
+                self._engine.consumed(stream_id, stream.held)
+                stream.held = 0
         if end_stream:
             self._end(stream)
 
