@@ -89,8 +89,9 @@ def start_gateway(
         "claims": {"tenant": "tenant", "tier": "tier"},
     }
     limit = 1_000_000_000
-    rules = [{"name": "requests", "requests_per_minute": limit, "tiers": ["gold"]}]
-    rules += [{"name": "tokens", "tokens_per_minute": limit}]
+    rules = [{"name": "requests", "limit": limit, "match": {"tiers": ["gold"]}}]
+    tokens = {"name": "tokens", "unit": "total_tokens", "per": ["tenant", "model"]}
+    rules += [{**tokens, "limit": limit}]
     model = {
         "name": "demo",
         "tokenizer": str(DEMO_MODEL / "tokenizer.json"),

@@ -6,8 +6,9 @@ into bytes for a client is the work of `proxy/answers.py` alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
 
 Source = Literal["downstream", "gateway", "upstream"]
 
@@ -21,7 +22,8 @@ class GatewayError(Exception):
 
     `status` is the HTTP status, `code` a machine-readable reason, `kind` the `type` of OpenAI's
     error object, `retry_after_s` seconds (None: say nothing), `param` the request field at fault.
-    `headers` are extra response headers (lower-case name, value).
+    `headers` are extra response headers (lower-case name, value), `details` further members of
+    the error object.
     """
 
     status: int = 500
@@ -37,6 +39,7 @@ class GatewayError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
+        details: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -44,6 +47,7 @@ class GatewayError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.headers = tuple(headers)
+        self.details = details
 
 
 class BadRequest(GatewayError):

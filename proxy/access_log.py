@@ -31,6 +31,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `time` is when the record was written unless the caller says otherwise. `phase` is where the
     exchange ended, `reason` the code of its error, or "ok". `*_ms` are milliseconds; those named
     after a phase are the time spent in it, `ttft_ms` runs from the first byte of the request.
+    `limit` is the rule that refused, `shadow_refusals` are those that would have.
     """
 
     request_id: str
@@ -53,6 +54,10 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     completion_tokens: int | None = None
     reserved_tokens: int | None = None
     settled_tokens: int | None = None
+    cost_units: float | None = None
+    limit: str | None = None
+    limits_degraded: bool | None = None
+    shadow_refusals: list[str] | None = None
     bytes_sent: int | None = None
     ttft_ms: float | None = None
     total_ms: float | None = None

@@ -28,6 +28,7 @@ def error_object(error: GatewayError, request_id: str) -> dict[str, Any]:
             "param": error.param,
             "code": error.reason,
             "request_id": request_id,
+            **error.details,
         }
     }
 

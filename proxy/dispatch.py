@@ -45,6 +45,14 @@ class Lease(AbstractContextManager["Lease"], Protocol):
     ) -> None: ...
 
 
+class TokenEstimates(Protocol):
+    """What is known of a model's answers, for those that come without usage."""
+
+    def learn(self, model: str, events: int, tokens: int) -> None: ...
+
+    def tokens(self, model: str, events: int) -> int: ...
+
+
 class Router(Protocol):
     async def lease(
         self,
@@ -84,8 +92,9 @@ class Budget(Protocol):
 @dataclass(slots=True)
 class Delivery:
     """What is sent upstream, and what came of it. Token counts are the replica's own where it
-    reported them; otherwise output is counted by events, of which the first `empty_events` hold no
-    content (a chat begins with the role alone). `begun`: the replica produced output."""
+    reported them; otherwise output is estimated from events, of which the first `empty_events` hold
+    no content (a chat begins with the role alone, of each choice). `begun`: the replica produced
+    output. `relay`: the try that is running."""
 
     path: bytes
     headers: Sequence[Header]
@@ -102,15 +111,22 @@ class Delivery:
     cached_tokens: int | None = None
     output_tokens: int = 0
     failure: str | None = None
+    relay: Relay | None = None
 
-    def take_stock(self, usage: dict[str, Any] | None, content_events: int) -> None:
-        """Note the final counts of a try that began."""
-        relayed = max(0, content_events - self.empty_events)
+    def take_stock(
+        self, usage: dict[str, Any] | None, content_events: int, estimates: TokenEstimates
+    ) -> None:
+        """Note the final counts of a try that began, and learn from those that are known."""
+        model, events = self.prompt.model, max(0, content_events - self.empty_events)
+        output_tokens = -1 if usage is None else _count(usage.get("completion_tokens"), -1)
+        if output_tokens >= 0:
+            estimates.learn(model, events, output_tokens)
+        else:
+            output_tokens = estimates.tokens(model, events)
+        self.prompt_tokens, self.output_tokens = self.prompt.length, output_tokens
         if usage is None:
-            self.prompt_tokens, self.output_tokens = self.prompt.length, relayed
             return
         self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
-        self.output_tokens = _count(usage.get("completion_tokens"), relayed)
         details = usage.get("prompt_tokens_details")
         cached = _count(details.get("cached_tokens"), -1) if isinstance(details, dict) else -1
         self.cached_tokens = None if cached < 0 else min(cached, self.prompt_tokens)
@@ -134,6 +150,7 @@ class Dispatcher:
         max_tries: int,
         timeouts: RelayTimeouts,
         watchdog: Watchdog,
+        estimates: TokenEstimates,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -144,6 +161,7 @@ class Dispatcher:
         self._max_tries = max_tries
         self._timeouts = timeouts
         self._watchdog = watchdog
+        self._estimates = estimates
         self._now = clock
         self._retries = metrics.counter(
             "headrace_retries_total", "Tries beyond the first, by the failure before", ("reason",)
@@ -232,6 +250,7 @@ class Dispatcher:
             timeouts=self._timeouts,
         )
         record.phase = "first_token"
+        delivery.relay = relay
         self._watchdog.add(relay)
         try:
             connection.send(b"POST", delivery.path, delivery.headers, delivery.body, relay)
@@ -239,15 +258,22 @@ class Dispatcher:
         finally:
             connection.abort()  # of no effect after a complete answer
             self._watchdog.discard(relay)
+            delivery.relay = None
             record.status = relay.status if exchange.started else record.status
             delivery.failure = relay.upstream_failure
             if delivery.begun:
-                delivery.take_stock(relay.usage, relay.content_events)
+                delivery.take_stock(relay.usage, relay.content_events, self._estimates)
                 lease.settle(
                     prompt_tokens=delivery.prompt_tokens,
                     cached_tokens=delivery.cached_tokens,
                     output_tokens=delivery.output_tokens,
                 )
+
+    def relayed_tokens(self, delivery: Delivery) -> int:
+        """About how many tokens of output the client was sent so far."""
+        relay = delivery.relay
+        events = 0 if relay is None else relay.content_events - delivery.empty_events
+        return self._estimates.tokens(delivery.prompt.model, max(0, events))
 
     def _note_outcome(self, lease: Lease, delivery: Delivery, record: AccessRecord) -> None:
         """An error that was passed on is a failure all the same: of the replica, unless it says

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from core.clock import Clock
@@ -59,7 +59,15 @@ class Reservation(AbstractContextManager["Reservation"], Protocol):
     @property
     def reserved_tokens(self) -> int: ...
 
-    def settle(self, used_tokens: int) -> None: ...
+    @property
+    def degraded(self) -> bool: ...
+
+    @property
+    def shadow_refusals(self) -> Sequence[str]: ...
+
+    def follow(self, output: Callable[[], int]) -> None: ...
+
+    def settle(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None: ...
 
 
 class Admission(Protocol):
@@ -70,13 +78,16 @@ class Admission(Protocol):
 class Limiter(Protocol):
     async def reserve(
         self,
+        principal: Principal,
         *,
-        tenant: str,
-        tier: str,
         model: str,
         prompt_tokens: int,
         max_output_tokens: int | None,
+        route: str,
+        address: str,
     ) -> Reservation: ...
+
+    def cost(self, model: str, prompt: int, cached: int, output: int) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +208,17 @@ class Pipeline:
 
         record.phase = "reserve"
         reservation = await services.limiter.reserve(
-            tenant=principal.tenant,
-            tier=principal.tier,
+            principal,
             model=model,
             prompt_tokens=prompt.length,
             max_output_tokens=delivery.max_output_tokens,
+            route=exchange.request.path,
+            address=exchange.request.peer,
         )
         with reservation:
             record.reserve_ms = milliseconds(now() - tokenized_at)
-            record.reserved_tokens = reservation.reserved_tokens
+            _note_reservation(record, reservation)
+            reservation.follow(partial(services.dispatcher.relayed_tokens, delivery))
             delivery.limit_headers = reservation.headers
             if large:
                 await self._turns.wait()
@@ -213,12 +226,16 @@ class Pipeline:
                 await services.dispatcher.deliver(exchange, delivery, record)
             finally:
                 if delivery.begun:
-                    used = delivery.prompt_tokens + delivery.output_tokens
-                    reservation.settle(used)
-                    record.settled_tokens = used
-                    record.prompt_tokens = delivery.prompt_tokens
+                    prompt_tokens, output_tokens = delivery.prompt_tokens, delivery.output_tokens
+                    cached_tokens = delivery.cached_tokens or 0
+                    reservation.settle(prompt_tokens, cached_tokens, output_tokens)
+                    record.settled_tokens = prompt_tokens + output_tokens
+                    record.prompt_tokens = prompt_tokens
                     record.cached_tokens = delivery.cached_tokens
-                    record.completion_tokens = delivery.output_tokens
+                    record.completion_tokens = output_tokens
+                    record.cost_units = services.limiter.cost(
+                        model, prompt_tokens, cached_tokens, output_tokens
+                    )
 
     def _delivery(self, exchange: Exchange, call: Call, prompt: Prompt, salt: str) -> Delivery:
         chat = exchange.request.path == CHAT
@@ -234,7 +251,7 @@ class Pipeline:
             stream=call.stream,
             strip_usage=call.stream and not call.wants_usage,
             own_headers=self._own_headers(exchange),
-            empty_events=1 if chat else 0,
+            empty_events=call.choices if chat else 0,
         )
 
     async def _models(self, exchange: Exchange, record: AccessRecord, name: str) -> None:
@@ -273,10 +290,20 @@ class Pipeline:
     def _fail(self, exchange: Exchange, record: AccessRecord, error: GatewayError) -> None:
         """A started answer was already cut by whoever wrote it; this is the other case."""
         record.reason = error.reason
+        if limit := error.details.get("limit"):
+            record.limit = limit["rule"]
         if exchange.started:
             return
         record.status = error.status
         answer_error(exchange, error, self._own_headers(exchange))
+
+
+def _note_reservation(record: AccessRecord, reservation: Reservation) -> None:
+    record.reserved_tokens = reservation.reserved_tokens
+    if reservation.degraded:
+        record.limits_degraded = True
+    if reservation.shadow_refusals:
+        record.shadow_refusals = list(reservation.shadow_refusals)
 
 
 def _only_get(method: str) -> None:

@@ -1,42 +1,128 @@
-"""What a caller is told about the limits: header fields and the 429. Pure.
+"""What a caller is told about the limits: header fields and refusals. Pure.
 
-Everything follows from one decision of the store, so that it agrees with itself.
+Everything follows from one decision of the store, so that it agrees with itself. There are two
+kinds of fields: x-ratelimit-*, as OpenAI's SDKs know them, of the tightest bucket of requests and
+of the tightest one of tokens; and RateLimit and RateLimit-Policy (draft-ietf-httpapi-ratelimit-
+headers-11), of every rule by its name. Rules in shadow are not mentioned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from core.errors import RateLimited
-from ratelimit.bucket import UNITS, fill_us
+from core.errors import Forbidden, GatewayError, RateLimited
+from ratelimit.bucket import MAX_FILL_US, UNITS, fill_us
+from ratelimit.config import Unit
 from ratelimit.plan import Amounts, Bucket, Plan
 
-Headers = tuple[tuple[bytes, bytes], ...]
+Field = tuple[bytes, bytes]
+Headers = tuple[Field, ...]
+
+DEGRADED: Final[Field] = (b"x-headrace-limits", b"degraded")
+"""The limits' store was not asked: this process counted by itself, or let pass."""
+STREAMS_RETRY_US: Final = 1_000_000
+"""When to ask again for a slot: nobody knows when one is free."""
+_KINDS: Final[dict[Unit, bytes]] = {
+    "requests": b"requests",
+    "input_tokens": b"tokens",
+    "output_tokens": b"tokens",
+    "total_tokens": b"tokens",
+}
+_QUOTA_UNITS: Final[dict[Unit, str]] = {
+    "input_tokens": "input-tokens",
+    "output_tokens": "output-tokens",
+    "total_tokens": "tokens",
+    "cost_units": "cost-units",
+    "concurrent": "concurrent-requests",
+}
 
 
-def headers(plan: Plan, levels: Sequence[int], first: int = -1) -> Headers:
-    """The x-ratelimit triple of the tightest bucket of each kind: the one with the lowest level.
+class Told(NamedTuple):
+    """What can be said of a plan once for all. `triples`: for each kind of x-ratelimit field the
+    indexes of its buckets. `items`: index, capacity, window, refill and name of each bucket for
+    RateLimit; window 0: streams."""
 
-    `first` is the index of a bucket that goes before the others of its kind.
-    """
-    fields: list[tuple[bytes, bytes]] = []
-    for indexes in plan.by_kind:
+    policy: Field | None
+    triples: tuple[tuple[tuple[int, ...], bytes, bytes, bytes], ...]
+    items: tuple[tuple[int, int, int, int, bytes], ...]
+
+
+def told(plan: Plan) -> Told:
+    shown = [(i, bucket) for i, bucket in enumerate(plan.buckets) if not bucket.rule.shadow]
+    kinds: dict[bytes, list[int]] = {}
+    for i, bucket in shown:
+        if bucket.rule.unit in _KINDS:
+            kinds.setdefault(_KINDS[bucket.rule.unit], []).append(i)
+    policy = ", ".join(_policy(bucket) for _, bucket in shown).encode("ascii")
+    return Told(
+        (b"ratelimit-policy", policy) if policy else None,
+        tuple(
+            (
+                tuple(indexes),
+                b"x-ratelimit-limit-" + kind,
+                b"x-ratelimit-remaining-" + kind,
+                b"x-ratelimit-reset-" + kind,
+            )
+            for kind, indexes in sorted(kinds.items())
+        ),
+        tuple(
+            (
+                i,
+                bucket.limit.capacity,
+                0 if bucket.concurrent else bucket.limit.window_s,
+                bucket.limit.refill,
+                bucket.rule.name.encode("ascii"),
+            )
+            for i, bucket in shown
+        ),
+    )
+
+
+def _policy(bucket: Bucket) -> str:
+    """The quota is what flows in per window; a bucket may hold more, or less."""
+    rule, limit = bucket.rule, bucket.limit
+    unit = f';qu="{_QUOTA_UNITS[rule.unit]}"' if rule.unit in _QUOTA_UNITS else ""
+    window = "" if bucket.concurrent else f";w={limit.window_s}"
+    return f'"{rule.name}";q={limit.refill}{unit}{window}'
+
+
+def headers(plan: Plan, said: Told, levels: Sequence[int], first: int = -1) -> Headers:
+    """The fields for an answer. `first` is the index of a bucket that goes before the others of
+    its kind: the one that refused."""
+    if said.policy is None:
+        return ()
+    fields: list[Field] = []
+    for indexes, limit, remaining, reset in said.triples:
         if len(indexes) == 1:
             i = indexes[0]
         elif first in indexes:
             i = first
         else:
             i = min(indexes, key=levels.__getitem__)
-        capacity, per_minute, limit, remaining, reset = plan.told[i]
-        level = levels[i]
+        bounds, level = plan.buckets[i].limit, levels[i]
         # `span(fill_us(...))`, spelled out where it is short: this runs for each request.
-        wait_us = -(-60 * (capacity - level) // per_minute)
+        wait_us = -(-bounds.window_s * (bounds.capacity - level) // bounds.refill)
         if 0 < wait_us < 1_000_000:
             wait = b"%dms" % -(-wait_us // 1000)
         else:
-            wait = span(fill_us(capacity - level, per_minute))
+            wait = span(min(wait_us, MAX_FILL_US))
         left = b"%d" % (level // UNITS) if level > 0 else b"0"
-        fields += (limit, (remaining, left), (reset, wait))
+        fields += (
+            (limit, b"%d" % (bounds.capacity // UNITS)),
+            (remaining, left),
+            (reset, wait),
+        )
+    parts = []
+    for i, capacity, window_s, refill, name in said.items:
+        level = levels[i]
+        left_now = level // UNITS if level > 0 else 0
+        if window_s == 0:
+            parts.append(b'"%b";r=%d' % (name, left_now))
+        else:
+            full_s = -(-window_s * (capacity - level) // (refill * UNITS))
+            parts.append(b'"%b";r=%d;t=%d' % (name, left_now, full_s))
+    fields += (said.policy, (b"ratelimit", b", ".join(parts)))
     return tuple(fields)
 
 
@@ -48,34 +134,69 @@ def span(microseconds: int) -> bytes:
     return b"%ds" % seconds if seconds < 60 else b"%dm%ds" % divmod(seconds, 60)
 
 
-def lacking(plan: Plan, amounts: Amounts, levels: Sequence[int]) -> int:
+def lacking(plan: Plan, least: Amounts, levels: Sequence[int]) -> int:
     """The index of the bucket that refused; of several the one that takes longest to recover."""
     waits = [
-        fill_us(amount - level, bucket.limit[1]) if level < amount else -1
-        for bucket, amount, level in zip(plan.buckets, amounts, levels, strict=True)
+        _wait_us(bucket, amount, level) if level < amount and not bucket.rule.shadow else -1
+        for bucket, amount, level in zip(plan.buckets, least, levels, strict=True)
     ]
     return max(range(len(waits)), key=waits.__getitem__)
 
 
-def refusal(plan: Plan, amounts: Amounts, levels: Sequence[int], index: int) -> RateLimited:
+def _wait_us(bucket: Bucket, amount: int, level: int) -> int:
+    return STREAMS_RETRY_US if bucket.concurrent else fill_us(amount - level, bucket.limit)
+
+
+def refusal(
+    plan: Plan, said: Told, least: Amounts, levels: Sequence[int], index: int
+) -> GatewayError:
     """The 429 for a request that may come back: the bucket at `index` lacks something."""
     bucket = plan.buckets[index]
-    wait_us = fill_us(amounts[index] - levels[index], bucket.limit[1])
+    wait_us = _wait_us(bucket, least[index], levels[index])
+    left = max(levels[index], 0) // UNITS
+    needed = -(-least[index] // UNITS)
     return RateLimited(
-        f"Rate limit `{bucket.rule.name}` reached for model `{plan.model}`: "
-        f"{bucket.limit[1]} {bucket.kind} per minute, {max(levels[index], 0) // UNITS} left, "
-        f"{amounts[index] // UNITS} needed. Try again in {span(wait_us).decode()}.",
+        f"Rate limit `{bucket.rule.name}` reached for model `{plan.model}`: {_rate(bucket)}, "
+        f"{left} left, {needed} needed. Try again in {span(wait_us).decode()}.",
         retry_after_s=wait_us / 1e6,
-        headers=headers(plan, levels, index),
+        headers=_refusing(headers(plan, said, levels, index), bucket, wait_us),
+        details={"limit": reason(bucket)},
     )
 
 
-def hopeless(plan: Plan, bucket: Bucket, prompt_tokens: int) -> RateLimited:
-    """The 429 for a prompt that no full bucket could pay for: no Retry-After."""
-    return RateLimited(
-        f"The prompt has {prompt_tokens} tokens, more than the {bucket.limit[0] // UNITS} that "
-        f"the limit `{bucket.rule.name}` ever allows at once for model `{plan.model}`: "
-        "it can never pass.",
+def _refusing(fields: Headers, bucket: Bucket, wait_us: int) -> Headers:
+    """Retry-After must not come before the end of what RateLimit tells (section 6 of the draft)."""
+    wait = b'"%b";r=0;t=%d' % (bucket.rule.name.encode("ascii"), -(-wait_us // 1_000_000))
+    return tuple((name, wait if name == b"ratelimit" else value) for name, value in fields)
+
+
+def hopeless(plan: Plan, index: int, prompt_tokens: int) -> GatewayError:
+    """The 403 for a prompt that no full bucket could pay for: it need not come back."""
+    bucket = plan.buckets[index]
+    return Forbidden(
+        f"The prompt has {prompt_tokens} tokens. That is more than the limit `{bucket.rule.name}` "
+        f"({bucket.limit.capacity // UNITS} {_words(bucket)} at once) ever allows for model "
+        f"`{plan.model}`: it can never pass.",
         code="prompt_exceeds_rate_limit",
         param="prompt",
+        details={"limit": reason(bucket)},
     )
+
+
+def reason(bucket: Bucket) -> dict[str, Any]:
+    """Why, for machines."""
+    rule, limit = bucket.rule, bucket.limit
+    said: dict[str, Any] = {"rule": rule.name, "per": list(rule.per), "unit": rule.unit}
+    if not bucket.concurrent:
+        said |= {"window": rule.window, "burst": limit.capacity // UNITS}
+    return said | {"limit": limit.refill}
+
+
+def _rate(bucket: Bucket) -> str:
+    if bucket.concurrent:
+        return f"{bucket.limit.refill} streams at once"
+    return f"{bucket.limit.refill} {_words(bucket)} per {bucket.rule.window}"
+
+
+def _words(bucket: Bucket) -> str:
+    return bucket.rule.unit.replace("_", " ")

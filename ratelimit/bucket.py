@@ -1,8 +1,8 @@
 """The token bucket, in integers. Pure; `bucket.lua` is the same arithmetic inside Redis.
 
 A bucket is a level (in units, a millionth of a token) at an instant (microseconds of any clock).
-It refills by `per_minute` tokens a minute up to its capacity. A level below zero is a debt: more
-was used than had been reserved. All values stay below 2^53, so that Lua's doubles hold them.
+`refill` tokens flow in per window, up to its capacity. A level below zero is a debt: more was used
+than had been reserved. All values stay below 2^53, so that Lua's doubles hold them.
 
 Clocks may step. An instant ahead of now gains nothing until now has caught up, but is believed for
 no longer than one filling of the bucket: a step neither refills nor blocks for more than one burst.
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 UNITS: Final = 1_000_000
 """Units in one token."""
 MAX_TOKENS: Final = 1_000_000_000
-"""The largest amount, capacity and rate."""
+"""The largest amount, capacity and refill."""
 MAX_DEBT: Final = 4_500_000_000_000_000
 """Units; deeper debts are cut to this."""
 MAX_FILL_US: Final = 604_800_000_000
@@ -23,10 +23,11 @@ MAX_FILL_US: Final = 604_800_000_000
 
 
 class Limit(NamedTuple):
-    """`capacity` in units, `per_minute` in tokens."""
+    """`capacity` in units; `refill` tokens in `window_s` seconds."""
 
     capacity: int
-    per_minute: int
+    refill: int
+    window_s: int
 
 
 Level = tuple[int, int]
@@ -38,25 +39,25 @@ def units(tokens: int) -> int:
     return min(max(tokens, 0), MAX_TOKENS) * UNITS
 
 
-def fill_us(missing: int, per_minute: int) -> int:
+def fill_us(missing: int, limit: Limit) -> int:
     """Microseconds, rounded up, in which `missing` units flow in; at most MAX_FILL_US."""
     if missing <= 0:
         return 0
-    return min(MAX_FILL_US, -(-missing * 60 // per_minute))
+    return min(MAX_FILL_US, -(-missing * limit.window_s // limit.refill))
 
 
 def refill(limit: Limit, stored: Level | None, now_us: int) -> Level:
     """The level now. None (never seen, or forgotten when it was full) is a full bucket."""
-    capacity, per_minute = limit
+    capacity = limit.capacity
     if stored is None:
         return capacity, now_us
     level, at_us = stored
     if at_us >= now_us:
-        return min(capacity, level), min(at_us, now_us + fill_us(capacity, per_minute))
+        return min(capacity, level), min(at_us, now_us + fill_us(capacity, limit))
     elapsed = now_us - at_us
-    if elapsed >= fill_us(capacity - level, per_minute):
+    if elapsed >= fill_us(capacity - level, limit):
         return capacity, now_us
-    return min(capacity, level + elapsed * per_minute // 60), now_us
+    return min(capacity, level + elapsed * limit.refill // limit.window_s), now_us
 
 
 def change(limit: Limit, level: Level, difference: int) -> Level:
@@ -64,6 +65,6 @@ def change(limit: Limit, level: Level, difference: int) -> Level:
     return max(min(limit.capacity, level[0] + difference), -MAX_DEBT), level[1]
 
 
-def is_full(limit: Limit, stored: Level, now_us: int) -> bool:
-    """Whether forgetting this bucket now changes nothing."""
-    return refill(limit, stored, now_us)[0] >= limit.capacity
+def full_at_us(limit: Limit, level: Level) -> int:
+    """From when on forgetting this bucket changes nothing."""
+    return level[1] + fill_us(limit.capacity - level[0], limit)

@@ -53,3 +53,15 @@ def _db(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6):
         raise ValueError("`url`: the database is a number, as in redis://host:6379/0")
     return int(text)
+
+
+def parse_host(text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`. Raises ValueError with one sentence."""
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or not port or parts.netloc != text or "@" in text:
+        raise ValueError("expected host:port")
+    return host, port

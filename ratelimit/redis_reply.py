@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 KINDS = {
@@ -15,13 +16,17 @@ KINDS = {
     "WRONGTYPE": "wrong_type",
     "BUSY": "busy",
     "MOVED": "moved",
-    "ASK": "moved",
-    "CLUSTERDOWN": "moved",
-    "CROSSSLOT": "moved",
+    "ASK": "ask",
+    "TRYAGAIN": "ask",
+    "CLUSTERDOWN": "cluster_down",
+    "CROSSSLOT": "cross_slot",
     "NOAUTH": "auth",
     "WRONGPASS": "auth",
     "NOPERM": "auth",
 }
+
+
+_PLACE = re.compile(r"(?:MOVED|ASK) (\d{1,5}) (.*):(\d{1,5})")
 
 
 def kind_of(error: str) -> str:
@@ -34,6 +39,13 @@ def kind_of(error: str) -> str:
     if "invalid password" in error or "AUTH" in error:
         return "auth"
     return next((kind for word, kind in KINDS.items() if word in error), "other")
+
+
+def place_in(error: str) -> tuple[int, str, int] | None:
+    """Slot, host and port of `MOVED 3999 127.0.0.1:6381` or `ASK ...`; the host is empty when it is
+    that of the server that says so."""
+    match = _PLACE.fullmatch(error)
+    return (int(match[1]), match[2], int(match[3])) if match else None
 
 
 def command(*parts: bytes) -> bytes:

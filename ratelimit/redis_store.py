@@ -1,10 +1,9 @@
-"""Buckets in Redis or Valkey, shared by all gateways, and the keeping of one connection.
+"""Buckets in Redis or Valkey, shared by all gateways.
 
 A request is one script call (`bucket.lua`). The time is the server's. A call that misses its
 deadline is abandoned: by the id of the reservation a late or lost reply costs nothing, and what a
 dead gateway had reserved comes back after the lease. Nothing is retried but settles, which are
-idempotent too. While the circuit is open there is no connection, and calls fail at no cost; a task
-in the background connects, sends the whole script once within the deadline, and closes the circuit.
+idempotent too. While the circuit of a server is open, calls to it fail at no cost.
 
 A failover to a replica loses the writes that had not reached it: at most one burst too many is
 admitted per bucket. A clock that steps neither refills nor blocks for longer than one burst.
@@ -15,58 +14,59 @@ The protocol is spoken here (`redis_wire.py`) rather than by redis-py for its co
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
-import logging
-import random
 import secrets
 import ssl
+import time
 from collections import deque
-from importlib import resources
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from core.errors import ConfigError
 from core.metrics import Metrics
-from core.tasks import spawn
-from ratelimit.circuit import Circuit
+from core.principal import Principal
 from ratelimit.config import RedisConfig, Rule
-from ratelimit.endpoint import parse
-from ratelimit.plan import Amounts, Plan
-from ratelimit.redis_reply import command, join
+from ratelimit.endpoint import Endpoint, parse
+from ratelimit.plan import FREE, Amounts, Plan, Who, make_plan
+from ratelimit.redis_cluster import Cluster, primary_of
+from ratelimit.redis_command import Commands
+from ratelimit.redis_link import Hooks, Link
 from ratelimit.redis_wire import Call, Wire
 from ratelimit.store import Charge, Decision, StoreUnavailable
 
-SCRIPT: Final = resources.files("ratelimit").joinpath("bucket.lua").read_bytes()
-SHA: Final = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 BACKLOG: Final = 10_000
 """Settles kept while Redis is away; beyond that the leases must do."""
-TEMPLATES: Final = 10_000
 SETTLE_TRIES: Final = 5
 RESEND_S: Final = 1.0
-CLOSE_S: Final = 0.5
+RESEND_FOR_S: Final = 25.0
+"""The script remembers what is settled a little longer (DONE_US)."""
 LATENCY_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
+_PROBE_RULE: Final = Rule(name="probe", limit=60_000)
 # No tenant is named so: a quoted name has no exclamation mark.
-PROBE: Final = Plan("!", "", [Rule(name="probe", requests_per_minute=60_000)])
-_BY_HASH: Final = join((b"EVALSHA", SHA))
-_BY_TEXT: Final = join((b"EVAL", SCRIPT))
-_log = logging.getLogger("headrace.ratelimit")
+PROBE: Final = Plan("!", "", FREE, make_plan([_PROBE_RULE], Who(Principal("!"), "")).buckets)
+
+
+class Routes(Protocol):
+    """The way to the server that has the keys of a slot."""
+
+    def wire_of(self, slot: int) -> Wire | None: ...
+
+    def ready(self) -> str | None: ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class RedisStore:
-    """A `Store` on one server. `start` waits for the first attempt to connect, not for success."""
+    """A `Store` on one server, a server that Sentinels watch, or a cluster. `start` waits for the
+    first attempt to connect, not for success. `lease_s`: of every reservation."""
 
-    def __init__(self, config: RedisConfig, metrics: Metrics) -> None:
+    def __init__(self, config: RedisConfig, metrics: Metrics, lease_s: float) -> None:
         self._config = config
+        self._commands = Commands(config.key_prefix, int(lease_s * 1e6))
         self._endpoint = parse(config.url)
         self._tls = _tls(config) if self._endpoint.tls else None
-        self._circuit = Circuit(config.failures_to_open, config.retry_max_s)
-        self._wire: Wire | None = None
-        self._reached = False
-        self._why = "not started"
-        self._keeper: asyncio.Task[None] | None = None
-        self._tried = asyncio.Event()
-        self._templates: dict[Plan, bytes] = {}
         self._backlog: deque[Call] = deque()
         self._resend_timer: asyncio.TimerHandle | None = None
         self._id_prefix = b""
@@ -82,193 +82,157 @@ class RedisStore:
         self._seconds = metrics.histogram(
             "headrace_limit_store_seconds", "Time until the store answered.", LATENCY_BUCKETS
         )
+        self._routes: Routes = self._make_routes()
 
     def __repr__(self) -> str:
-        return f"<RedisStore {self._endpoint} {'connected' if self._wire else self._why}>"
+        return f"<RedisStore {self._routes!r}>"
+
+    def _make_routes(self) -> Routes:
+        config, endpoint = self._config, self._endpoint
+        name = f"the limits' store {endpoint}"
+
+        async def fixed() -> Endpoint:
+            return endpoint
+
+        async def asked() -> Endpoint:
+            return await primary_of(config)
+
+        if config.cluster:
+            return Cluster(config, self._make_node)
+        find = asked if config.sentinels else fixed
+        return Link(name, config, find, self._tls, self._hooks(self._probe))
+
+    def _make_node(self, endpoint: Endpoint) -> Link:
+        async def fixed() -> Endpoint:
+            return endpoint
+
+        assert isinstance(self._routes, Cluster)
+        hooks = self._hooks(list)._replace(redirect=self._routes.redirect)
+        return Link(f"the limits' store {endpoint}", self._config, fixed, self._tls, hooks)
+
+    def _hooks(self, probe: Any) -> Hooks:
+        return Hooks(self._keep, self._seconds.observe_many, _nowhere, self._changed, probe)
 
     async def start(self) -> None:
         self._id_prefix = secrets.token_hex(8).encode()
-        self._keeper = spawn(self._keep_connected(), "limits-redis")
-        await self._tried.wait()
+        await self._routes.start()
 
     async def close(self) -> None:
-        """Send what is settled, for CLOSE_S at most, and disconnect."""
+        """Send what is settled, and disconnect."""
         if self._resend_timer is not None:
             self._resend_timer.cancel()
-        if self._wire is not None:
-            self._resend()
-            # Replies come in order: this one comes after those of all settles.
-            await asyncio.wait([spawn(self._ping(self._wire), "limits-close")], timeout=CLOSE_S)
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-        if self._wire is not None:
-            self._wire.drop("closed")
-            self._wire = None
-            self._state.set(0)
-        # A dropped transport closes its socket in the next turn of the loop.
-        await asyncio.sleep(0)
+        self._resend()
+        await self._routes.close()
+        self._state.set(0)
 
     def ready(self) -> str | None:
-        if self._wire is not None:
-            return None
-        state = "circuit open" if self._reached else "never reached"
-        return f"the limits' store {self._endpoint}: {state} ({self._why})"
+        return self._routes.ready()
+
+    def tick(self) -> None:
+        """Nothing to do: reservations are leases of their own."""
 
     async def reserve(self, charge: Charge) -> Decision:
-        wire = self._wire
+        commands, plan = self._commands, charge.plan
+        self._ids += 1
+        # An id that no other gateway uses: 64 random bits of this one and a count.
+        charge.id = b"%b%016x" % (self._id_prefix, self._ids)
+        template = commands.template(plan)
+        wire = self._routes.wire_of(template.slot)
         if wire is None:
             raise StoreUnavailable("circuit_open")
+        command = template.reserve % (charge.id, *charge.least, *charge.asked)
         try:
-            reply = await wire.call(self._command(self._named(charge), b"r", charge.amounts))
+            reply = await wire.call(command, template.slot)
+            if type(reply) is not list or len(reply) != 1 + len(plan.buckets):
+                raise StoreUnavailable("protocol")
+            sum(reply)  # a TypeError where there is anything but numbers
         except BaseException as error:
             # Failed or cancelled: what may have been charged is given back.
-            self.settle(charge, charge.plan.nothing)
+            self.settle(charge, plan.nothing)
+            if isinstance(error, TypeError):
+                error = StoreUnavailable("protocol")
             if isinstance(error, StoreUnavailable):
                 self._failures.labels(error.kind).inc()
-            raise
-        return Decision(reply.pop(0) == 1, reply)
+            raise error from None
+        granted = reply.pop(0)
+        return Decision(granted > 0, reply, granted >> 1)
+
+    def progress(self, charge: Charge, used: Amounts) -> None:
+        template = self._commands.template(charge.plan)
+        wire = self._routes.wire_of(template.slot)
+        if wire is not None:
+            wire.submit_later(Call(template.use % (b"c", charge.id, *used), template.slot))
 
     def settle(self, charge: Charge, used: Amounts) -> None:
-        call = Call(self._command(charge, b"s", used))
-        if self._wire is not None:
-            self._wire.submit_later(call)
-        else:
+        template = self._commands.template(charge.plan)
+        call = Call(template.use % (b"s", charge.id, *used), template.slot, kept=True)
+        wire = self._routes.wire_of(template.slot)
+        if wire is None:
             self._keep(call)
+        elif charge.plan.releases:  # a slot is free before its client can come back for it
+            wire.submit(call)
+        else:
+            wire.submit_later(call)
 
-    def _named(self, charge: Charge) -> Charge:
-        """With an id that no other gateway uses: 64 random bits of this one and a count."""
+    async def levels(self, plan: Plan) -> Sequence[int]:
+        levels: list[int] = (await self._ask(plan, self._commands.look(plan)))[1:]
+        return levels
+
+    async def reset(self, plan: Plan) -> None:
+        await self._ask(plan, self._commands.reset(plan))
+
+    async def _ask(self, plan: Plan, command: bytes) -> Any:
+        slot = self._commands.template(plan).slot
+        wire = self._routes.wire_of(slot)
+        if wire is None:
+            raise StoreUnavailable("circuit_open")
+        return await wire.call(command, slot)
+
+    def _probe(self) -> list[bytes]:
+        """Reserve and settle on a bucket of our own."""
         self._ids += 1
-        charge.id = b"%b%016x" % (self._id_prefix, self._ids)
-        return charge
-
-    def _command(self, charge: Charge, operation: bytes, amounts: Amounts) -> bytes:
-        template = self._templates.get(charge.plan)
-        if template is None:
-            if len(self._templates) >= TEMPLATES:
-                self._templates.clear()
-            template = self._templates[charge.plan] = self._template(charge.plan)
-        return template % (operation, charge.id, *amounts)
-
-    def _template(self, plan: Plan) -> bytes:
-        """A script call with holes for operation, id and amounts, all of fixed width."""
-        tenant = f"{self._config.key_prefix}:{{{plan.tenant}}}:"
-        names = ["leases", "open", *(bucket.key for bucket in plan.buckets)]
-        keys = [(tenant + name).encode().replace(b"%", b"%%") for name in names]
-        sizes = [len(key) - key.count(b"%%") for key in keys]
-        values: list[bytes] = [b"%d" % plan.lease_us, b"0"]
-        holes = b"$1\r\n%b\r\n$32\r\n%b\r\n" + join(values)
-        for bucket in plan.buckets:
-            holes += join((b"%d" % bucket.limit[0], b"%d" % bucket.limit[1]))
-            holes += b"$16\r\n%016d\r\n"
-        count = 3 + len(keys) + 4 + 3 * len(plan.buckets)
-        head = b"*%d\r\n%b%b" % (count, _BY_HASH, join((b"%d" % len(keys),)))
-        body = b"".join(b"$%d\r\n%b\r\n" % pair for pair in zip(sizes, keys, strict=True))
-        return head + body + holes
+        name = b"%b%016x" % (self._id_prefix, self._ids)
+        amounts = PROBE.amounts(0, 0, 0)
+        commands = self._commands
+        return [
+            commands.reserve(PROBE, name, amounts, amounts),
+            commands.use(PROBE, b"s", name, amounts),
+        ]
 
     def _keep(self, call: Call) -> None:
         """Remember a settle that the server has not acknowledged."""
-        call.tries += 1
+        now = time.monotonic()
+        if call.due_at:
+            call.tries += 1
+            call.sent_at = call.sent_at or call.due_at - self._config.deadline_s
         call.due_at, call.expired = 0.0, False
-        if call.tries > SETTLE_TRIES or len(self._backlog) >= BACKLOG:
+        stale = call.sent_at and now - call.sent_at > RESEND_FOR_S
+        if stale or call.tries > SETTLE_TRIES or len(self._backlog) >= BACKLOG:
             self._failures.labels("settle_dropped").inc()
             return
         self._backlog.append(call)
-        if self._wire is not None and self._resend_timer is None:
-            loop = asyncio.get_running_loop()
-            self._resend_timer = loop.call_later(RESEND_S, self._resend)
+        if self._resend_timer is None and self._routes.wire_of(call.slot) is not None:
+            self._resend_timer = asyncio.get_running_loop().call_later(RESEND_S, self._resend)
 
     def _resend(self) -> None:
         self._resend_timer = None
-        if self._wire is not None:
-            calls, self._backlog = self._backlog, deque()
-            for call in calls:
-                self._wire.submit_later(call)
+        calls, self._backlog = self._backlog, deque()
+        for call in calls:
+            wire = self._routes.wire_of(call.slot)
+            if wire is not None:
+                wire.submit_later(call)
+            else:
+                self._backlog.append(call)
 
-    async def _ping(self, wire: Wire) -> None:
-        with contextlib.suppress(StoreUnavailable):
-            await wire.call(command(b"PING"))
-
-    async def _keep_connected(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._circuit.retry_in_s(random.random()))
-            try:
-                wire = await self._connect()
-            except StoreUnavailable as error:
-                self._gave_up(error.kind)
-                continue
-            _log.info("limits: using %s", self._endpoint)
-            self._circuit.closed(loop.time())
-            self._wire, self._reached, self._why = wire, True, ""
-            self._state.set(1)
+    def _changed(self) -> None:
+        """A server was connected or lost."""
+        self._state.set(1 if self._routes.ready() is None else 0)
+        if self._backlog:
             self._resend()
-            self._tried.set()
-            # Not awaited itself: ending this task would end it too, with the connection open.
-            await asyncio.wait([wire.lost])
-            self._wire = None
-            self._state.set(0)
-            self._circuit.opened(loop.time())
-            self._gave_up(wire.lost.result())
 
-    def _gave_up(self, kind: str) -> None:
-        """One line in the log for each change, not for each attempt."""
-        self._tried.set()
-        if kind != self._why:
-            self._why = kind
-            _log.warning("limits: %s is not in use: %s", self._endpoint, kind)
 
-    async def _connect(self) -> Wire:
-        """A connection on which the script has run. Raises StoreUnavailable."""
-        endpoint, loop = self._endpoint, asyncio.get_running_loop()
-        wire = Wire(
-            self._circuit,
-            self._config.deadline_s,
-            (_BY_HASH, _BY_TEXT),
-            self._keep,
-            self._seconds.observe_many,
-        )
-        connected = False
-        try:
-            async with asyncio.timeout(self._config.connect_timeout_s):
-                if endpoint.path:
-                    await loop.create_unix_connection(lambda: wire, endpoint.path)
-                else:
-                    await loop.create_connection(
-                        lambda: wire, endpoint.host, endpoint.port, ssl=self._tls
-                    )
-                await self._greet(wire)
-            connected = True
-        except TimeoutError:
-            raise StoreUnavailable("timeout") from None
-        except ssl.SSLError as error:
-            raise StoreUnavailable("tls") from error
-        except OSError as error:
-            kind = "refused" if isinstance(error, ConnectionRefusedError) else "unreachable"
-            raise StoreUnavailable(kind) from error
-        except ConfigError as error:
-            raise StoreUnavailable("auth") from error
-        finally:
-            if not connected:
-                wire.drop("closed")
-        return wire
-
-    async def _greet(self, wire: Wire) -> None:
-        """Log in, load the script, and reserve and settle on a bucket of our own."""
-        endpoint, config = self._endpoint, self._config
-        commands = []
-        if config.password is not None:
-            login = [config.password.reveal().encode()]
-            if endpoint.username:
-                login.insert(0, endpoint.username.encode())
-            commands.append(command(b"AUTH", *login))
-        if endpoint.db:
-            commands.append(command(b"SELECT", b"%d" % endpoint.db))
-        commands.append(command(b"SCRIPT", b"LOAD", SCRIPT))
-        probe = self._named(Charge(PROBE, PROBE.amounts(0)))
-        commands.append(self._command(probe, b"r", probe.amounts))
-        commands.append(self._command(probe, b"s", probe.amounts))
-        await asyncio.gather(*[wire.call(each) for each in commands])
+def _nowhere(call: Call, error: str) -> bool:
+    return False
 
 
 def _tls(config: RedisConfig) -> ssl.SSLContext:

@@ -20,21 +20,34 @@ from ratelimit.circuit import Circuit
 from ratelimit.redis_reply import kind_of
 from ratelimit.store import StoreUnavailable
 
-LINGER_S: Final = 0.005
-"""Settles wait this long at most for a reserve to travel with."""
+LINGER_S: Final = 0.01
+"""What nobody waits for gathers so long at most, or until a reserve to travel with."""
 STALL_S: Final = 0.002
 GRACE_S: Final = 0.001
+MAX_REPLY: Final = 1_048_576
+"""Bytes; our replies have a hundred. A server that sends so much without an end is none of ours."""
 
 
 class Call:
-    """A command and who waits for its reply: a future, or nobody (a settle, never lost)."""
+    """A command and who waits for its reply: a future, or nobody. `kept`: it must not be lost (a
+    settle). `slot` is the place of its keys in a cluster."""
 
-    __slots__ = ("command", "due_at", "expired", "future", "tries")
+    __slots__ = ("command", "due_at", "expired", "future", "kept", "sent_at", "slot", "tries")
 
-    def __init__(self, command: bytes, future: asyncio.Future[Any] | None = None) -> None:
+    def __init__(
+        self,
+        command: bytes,
+        slot: int = 0,
+        *,
+        future: asyncio.Future[Any] | None = None,
+        kept: bool = False,
+    ) -> None:
         self.command = command
+        self.slot = slot
         self.future = future
+        self.kept = kept
         self.due_at = 0.0
+        self.sent_at = 0.0  # first of all, as `unsettled` finds out
         self.expired = False
         self.tries = 0
 
@@ -42,11 +55,16 @@ class Call:
         return f"<Call {len(self.command)} bytes due at {self.due_at:.3f}>"
 
 
+def _no_other_server(call: Call, error: str) -> bool:
+    return False
+
+
 class Wire(asyncio.Protocol):
     """The connection. `lost` ends with the word for why; then every waiting call has failed.
 
     `script`: the beginnings of a command by hash and by full script text. `unsettled` receives
-    settles that got no reply; `observe` the seconds of answered calls and how many took so long.
+    kept calls that got no reply; `observe` the seconds of answered calls and how many took so long.
+    `redirect` may take over a call that the server has no keys for (MOVED, ASK).
     """
 
     def __init__(
@@ -56,6 +74,8 @@ class Wire(asyncio.Protocol):
         script: tuple[bytes, bytes],
         unsettled: Callable[[Call], None],
         observe: Callable[[float, int], None],
+        *,
+        redirect: Callable[[Call, str], bool] = _no_other_server,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._circuit = circuit
@@ -63,10 +83,12 @@ class Wire(asyncio.Protocol):
         self._by_hash, self._by_text = script
         self._unsettled = unsettled
         self._observe = observe
+        self._redirect = redirect
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader()
         self._outgoing: list[Call] = []
         self._pending: deque[Call] = deque()
+        self._unread = 0  # bytes since the last complete reply
         self._open = True
         self._flush_soon = False
         self._flush_later: asyncio.TimerHandle | None = None
@@ -77,12 +99,12 @@ class Wire(asyncio.Protocol):
     def __repr__(self) -> str:
         return f"<Wire {len(self._pending)} pending, lost={self.lost.done()}>"
 
-    def call(self, command: bytes) -> asyncio.Future[Any]:
+    def call(self, command: bytes, slot: int = 0) -> asyncio.Future[Any]:
         """Send with this tick's other commands. The future may fail with StoreUnavailable."""
         future: asyncio.Future[Any] = self._loop.create_future()
         # As `submit`, written out: there is one for each request.
         if self._open:
-            self._outgoing.append(Call(command, future))
+            self._outgoing.append(Call(command, slot, future=future))
             if not self._flush_soon:
                 self._flush_soon = True
                 self._loop.call_soon(self._flush)
@@ -138,10 +160,12 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader, pending, now = self._reader, self._pending, time.monotonic()
-        reader.feed(data)
         due_at, answered = 0.0, 0
+        self._unread += len(data)
         try:
+            reader.feed(data)
             while (reply := reader.gets()) is not False:
+                self._unread = 0
                 if not pending:
                     # Also what a full server says on a fresh connection before it hangs up.
                     self.drop(_kind_of_reply(reply, "protocol"))
@@ -161,7 +185,9 @@ class Wire(asyncio.Protocol):
                 future = call.future
                 if future is not None and not future.done():
                     future.set_result(reply)
-        except hiredis.ProtocolError:
+            if self._unread > MAX_REPLY:
+                self.drop("protocol")
+        except (hiredis.ProtocolError, MemoryError):
             self.drop("protocol")
         if answered:
             self._observe(now - due_at + self._deadline_s, answered)
@@ -173,14 +199,17 @@ class Wire(asyncio.Protocol):
             call.command = call.command.replace(self._by_hash, self._by_text, 1)
             self.submit(call)
             return
+        if kind in ("moved", "ask") and self._redirect(call, error):
+            return
         self._fail(call, kind)
-        # A key of the wrong type is one tenant's trouble, not the server's.
-        if kind != "wrong_type" and self._circuit.failed():
+        # A key of the wrong type is one tenant's trouble, not the server's. One that may not write
+        # any more is no longer the one to talk to.
+        if kind != "wrong_type" and (self._circuit.failed() or kind == "readonly"):
             self.drop(kind)
 
     def _fail(self, call: Call, kind: str) -> None:
         if call.future is None:
-            if kind != "wrong_type":
+            if call.kept and kind != "wrong_type":
                 self._unsettled(call)
         elif not call.future.done():
             call.future.set_exception(StoreUnavailable(kind))

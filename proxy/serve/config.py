@@ -159,21 +159,15 @@ def _replica_faults(config: Config) -> Iterator[Fault]:
 def _limit_faults(config: Config) -> Iterator[Fault]:
     if config.limits is None:
         return
-    if config.workers > 1 and config.limits.store == "memory" and config.limits.rules:
-        yield (
-            ".limits.store",
-            f"`memory` counts in each worker alone, so {config.workers} workers would grant "
-            f"{config.workers} times the limits; use `store: {{redis: ...}}` or `workers: 1`",
-        )
     names = [model.name for model in config.models]
+    named = [(f"prices.{name}", name) for name in config.limits.prices]
     for index, rule in enumerate(config.limits.rules):
-        for number, name in enumerate(rule.models):
-            if name not in names:
-                hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
-                yield (
-                    f".limits.rules[{index}].models[{number}]",
-                    f"no model is named `{name}`{hint}",
-                )
+        for number, name in enumerate(rule.match.models):
+            named.append((f"rules[{index}].match.models[{number}]", name))
+    for place, name in named:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
+            yield f".limits.{place}", f"no model is named `{name}`{hint}"
 
 
 def _address_clashes(config: Config) -> Iterator[Fault]:

@@ -112,11 +112,9 @@ def configuration(
         "limits": {
             "store": {"redis": {"url": redis}},
             "rules": [
-                {
-                    "name": "per-tenant",
-                    "requests_per_minute": 600,
-                    "tokens_per_minute": 200_000,
-                }
+                {"name": "requests", "limit": 600},
+                {"name": "tokens", "unit": "total_tokens", "limit": 200_000},
+                {"name": "streams", "per": ["user"], "unit": "concurrent", "limit": 32},
             ],
         },
         "models": [

@@ -29,6 +29,7 @@ from proxy.tls import ServerTls
 from proxy.tls import Staged as StagedTls
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
+from ratelimit.shared_store import SharedBuckets
 from routing.prompter import Prompter
 
 
@@ -43,6 +44,7 @@ class Shared:
     states: StateBoard
     loads: LoadBoard
     key_board: Board
+    buckets: SharedBuckets
     secret: bytes
 
     @classmethod
@@ -54,6 +56,7 @@ class Shared:
             states=StateBoard(workers),
             loads=LoadBoard(workers),
             key_board=Board(),
+            buckets=SharedBuckets(workers),
             secret=secret or os.urandom(32),
         )
 

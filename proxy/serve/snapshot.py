@@ -68,7 +68,7 @@ class Snapshot:
         config, metrics = prepared.config, around.metrics
         self.prepared = prepared
         self.authenticator = _authenticator(prepared, metrics, previous)
-        self.limiter = _limiter(prepared, metrics, previous)
+        self.limiter = _limiter(prepared, around, previous)
         self.budget = _budget(prepared, previous)
         prepared.prompter.use_metrics(metrics)
         self.observer = _observer(prepared, around, previous)
@@ -83,6 +83,7 @@ class Snapshot:
             max_tries=config.upstream.retries.max_tries,
             timeouts=config.upstream.timeouts,
             watchdog=around.watchdog,
+            estimates=self.limiter.estimates,
             clock=around.clock,
             metrics=metrics,
         )
@@ -134,11 +135,16 @@ def _authenticator(
     )
 
 
-def _limiter(prepared: Prepared, metrics: Metrics, previous: Snapshot | None) -> Limiter:
+def _limiter(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> Limiter:
     if previous is not None and previous.prepared.marks.limits == prepared.marks.limits:
         return previous.limiter
     config = prepared.config.limits or LimitsConfig()
-    return Limiter(config, metrics, previous=None if previous is None else previous.limiter)
+    return Limiter(
+        config,
+        around.metrics,
+        shared=(prepared.shared.buckets, around.index),
+        previous=None if previous is None else previous.limiter,
+    )
 
 
 def _budget(prepared: Prepared, previous: Snapshot | None) -> RetryBudget:

@@ -68,9 +68,13 @@ PERFORMS = {
     "proxy.serve.supervisor",
     "proxy.serve.throwaway",
     "proxy.serve.worker",
+    "ratelimit.leases",
     "ratelimit.limiter",
+    "ratelimit.redis_cluster",
+    "ratelimit.redis_link",
     "ratelimit.redis_store",
     "ratelimit.redis_wire",
+    "ratelimit.shared_store",
     "routing.prompter",
 }
 PERFORMING_LIBRARIES = {

@@ -14,7 +14,7 @@ from loadtest.replica import FakeReplica
 
 CAPACITY = 20
 # The bucket gets one request back per minute: not while the test runs.
-EXACT = {"name": "exact", "requests_per_minute": 1, "requests_burst": CAPACITY}
+EXACT = {"name": "exact", "limit": 1, "burst": CAPACITY}
 
 
 def limits(url: str, *rules: dict[str, Any], **store: Any) -> dict[str, Any]:
@@ -56,11 +56,10 @@ async def test_exactly_as_many_as_the_bucket_holds(
 async def test_tokens_are_reserved_and_settled(
     identity: Identity, replicas: list[FakeReplica], valkey: Any
 ) -> None:
-    """Charged beforehand with `max_tokens`, afterwards with what was really used."""
-    rule = {"name": "tokens", "tokens_per_minute": 6_000}
-    document = identity.config(
-        [replica.url for replica in replicas], limits=limits(valkey.url, rule, deadline_s=1.0)
-    )
+    """Charged beforehand with an estimate, afterwards with what was really used."""
+    rule = {"name": "tokens", "unit": "total_tokens", "limit": 6_000}
+    section = limits(valkey.url, rule, deadline_s=1.0) | {"output_estimate_tokens": 1_000}
+    document = identity.config([replica.url for replica in replicas], limits=section)
     with Process(document) as gateway:
         caller = Caller(gateway, identity)
         first = await caller.ask(chat(max_tokens=1_000, user="fake:tokens=5"))
@@ -88,7 +87,7 @@ async def test_a_frozen_store_costs_little_and_then_nothing(
     identity: Identity, replicas: list[FakeReplica], valkey: Any
 ) -> None:
     """Served from local buckets while Redis is stopped; the store is used again when it is back."""
-    rule = {"name": "many", "requests_per_minute": 60_000}
+    rule = {"name": "many", "limit": 60_000}
     document = identity.config(
         [replica.url for replica in replicas], limits=limits(valkey.url, rule)
     )
@@ -97,7 +96,11 @@ async def test_a_frozen_store_costs_little_and_then_nothing(
 
         async def decided(result: str) -> float:
             return await metric(
-                gateway, "headrace_limit_decisions_total", rule="many", result=result
+                gateway,
+                "headrace_limit_decisions_total",
+                rule="many",
+                unit="requests",
+                result=result,
             )
 
         client = await caller.open()

@@ -104,12 +104,6 @@ def secret_in_the_open(document: Document, folder: Path) -> str:
     return r"\$\.replicas\[0\]\.api_key: (?!.*very-secret).*`file:.*`env:"
 
 
-def memory_for_two(document: Document, folder: Path) -> str:
-    document["workers"] = 2
-    document["limits"] = {"store": "memory", "rules": [{"name": "a", "requests_per_minute": 1}]}
-    return r"\$\.limits\.store: `memory` counts in each worker alone, .*redis.* or `workers: 1`"
-
-
 def bad_key_set(document: Document, folder: Path) -> str:
     (folder / "jwks.json").write_text('{"keys": []}')
     document["auth"]["issuers"][0]["jwks"]["file"] = str(folder / "jwks.json")
@@ -119,7 +113,7 @@ def bad_key_set(document: Document, folder: Path) -> str:
 # What is found together is said together, one line each.
 FAULTS: list[list[Fault]] = [
     [unknown_key, wrong_type, secret_in_the_open],
-    [unknown_model, memory_for_two],
+    [unknown_model],
     [no_certificate, no_tokenizer, unset_secret],
     [foreign_key],
     [broken_tokenizer],

@@ -29,7 +29,7 @@ async def test_a_gateway_that_starts_alone_recovers_piece_by_piece(
         [f"http://127.0.0.1:{replica_port}"],
         limits={
             "store": {"redis": {"url": valkey.url}},
-            "rules": [{"name": "all", "requests_per_minute": 6_000}],
+            "rules": [{"name": "all", "limit": 6_000}],
         },
         upstream={"health": {"interval_s": 0.5}},
     )

@@ -21,8 +21,8 @@ QUESTION = [{"role": "user", "content": "What is a headrace?"}]
 NAMES = ["demo", "gpt-4o", "Qwen/Qwen3-8B"]
 LIMITS = {
     "rules": [
-        {"name": "few", "tenants": ["few"], "requests_per_minute": 2},
-        {"name": "fast", "tenants": ["fast"], "requests_per_minute": 240, "requests_burst": 1},
+        {"name": "few", "match": {"tenants": ["few"]}, "limit": 2},
+        {"name": "fast", "match": {"tenants": ["fast"]}, "limit": 240, "burst": 1},
     ]
 }
 

@@ -28,6 +28,7 @@ from core.prompt import Prompt
 from proxy.access_log import AccessRecord
 from proxy.dispatch import Delivery, Dispatcher
 from proxy.flow import Watchdog
+from ratelimit.estimate import Estimates
 
 
 class Budget:
@@ -49,6 +50,7 @@ class Setting:
         self.health = FakeHealth()
         self.metrics = Metrics.private()
         self.watchdog = Watchdog()
+        self.estimates = Estimates(512, 4096)
         self.exchange = FakeExchange(request())
         self.record = AccessRecord(request_id="x")
         self.dispatcher = Dispatcher(
@@ -59,6 +61,7 @@ class Setting:
             max_tries=3,
             timeouts=Timeouts(),
             watchdog=self.watchdog,
+            estimates=self.estimates,
             clock=time.monotonic,
             metrics=self.metrics,
         )
@@ -103,15 +106,37 @@ async def test_counts_that_cannot_be_are_not_believed(nonsense: Any) -> None:
         "prompt_tokens_details": {"cached_tokens": nonsense},
     }
     s = Setting(FakePool())
-    s.delivery.take_stock(usage, 4)
+    s.delivery.take_stock(usage, 4, s.estimates)
     assert (s.delivery.prompt_tokens, s.delivery.output_tokens) == (7, 3)
     assert s.delivery.cached_tokens is None
 
 
 async def test_no_more_than_the_prompt_was_cached() -> None:
     s = Setting(FakePool())
-    s.delivery.take_stock({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10}}, 1)
+    usage = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10}}
+    s.delivery.take_stock(usage, 1, s.estimates)
     assert s.delivery.cached_tokens == 9
+
+
+async def test_streams_without_usage_are_counted_by_what_those_with_it_have_taught() -> None:
+    s = Setting(FakePool(stream(EVENT, EVENT, EVENT, DONE)))
+    s.delivery.take_stock({"completion_tokens": 300}, 101, s.estimates)
+    assert await s.run() is None
+    assert s.delivery.output_tokens == 6  # of three events the first holds no content
+
+
+async def test_what_is_relayed_so_far_can_be_asked_while_it_runs() -> None:
+    seen = []
+
+    def play(upstream: FakeUpstream) -> None:
+        seen.append(s.dispatcher.relayed_tokens(s.delivery))
+        stream(EVENT, EVENT, EVENT)(upstream)
+        seen.append(s.dispatcher.relayed_tokens(s.delivery))
+
+    s = Setting(FakePool(play))
+    await s.run()
+    assert seen[0] == 0
+    assert s.dispatcher.relayed_tokens(s.delivery) == 0
 
 
 REFUSED = UpstreamUnreachable("refused")

@@ -37,6 +37,7 @@ from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
 from proxy.observe import Observer
 from proxy.pipeline import Pipeline, Services
+from ratelimit.estimate import Estimates
 from routing.config import ModelConfig
 
 CHAT = {"model": "alias", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -74,6 +75,7 @@ class Setting:
                     max_tries=3,
                     timeouts=Timeouts(),
                     watchdog=Watchdog(),
+                    estimates=Estimates(512, 4096),
                     clock=time.monotonic,
                     metrics=self.metrics,
                 ),
@@ -133,13 +135,16 @@ async def test_one_streamed_chat_from_end_to_end() -> None:
             "model": "m",
             "prompt_tokens": 7,
             "max_output_tokens": None,
+            "route": "/v1/chat/completions",
+            "address": "127.0.0.1",
         }
     ]
-    assert s.limiter.reservations[0].settled == 10
+    assert s.limiter.reservations[0].settled == (7, 4, 3)
     record = s.record
     assert (record.status, record.reason, record.tenant, record.model) == (200, "ok", "acme", "m")
     assert (record.prompt_tokens, record.cached_tokens, record.completion_tokens) == (7, 4, 3)
     assert (record.reserved_tokens, record.settled_tokens) == (50, 10)
+    assert record.cost_units == 3.5
     assert record.bytes_sent == len(exchange.body)
 
 
@@ -154,7 +159,7 @@ async def test_an_answer_in_one_piece_is_accounted_too() -> None:
     s = Setting(whole(200, body))
     exchange = await s.handle({**CHAT, "stream": False})
     assert exchange.body == body
-    assert s.limiter.reservations[0].settled == 13
+    assert s.limiter.reservations[0].settled == (9, 0, 4)
     assert b"stream_options" not in s.pool.connections[0].sent[0][2]
 
 
@@ -199,8 +204,13 @@ async def test_a_model_that_the_caller_may_not_use_is_refused() -> None:
 async def test_a_refused_reservation_answers_with_retry_after() -> None:
     s = Setting()
 
-    async def refuse(**asked: Any) -> Any:
-        raise RateLimited("slow down", retry_after_s=1.2, headers=[(b"x-ratelimit-x", b"0")])
+    async def refuse(principal: Principal, **asked: Any) -> Any:
+        raise RateLimited(
+            "slow down",
+            retry_after_s=1.2,
+            headers=[(b"x-ratelimit-x", b"0")],
+            details={"limit": {"rule": "few", "unit": "requests"}},
+        )
 
     s.limiter.reserve = refuse  # type: ignore[method-assign]
     exchange = await s.handle()
@@ -208,6 +218,8 @@ async def test_a_refused_reservation_answers_with_retry_after() -> None:
     assert exchange.status == 429
     assert (headers[b"retry-after"], headers[b"retry-after-ms"]) == (b"2", b"1200")
     assert headers[b"x-ratelimit-x"] == b"0"
+    assert error_of(exchange)["limit"] == {"rule": "few", "unit": "requests"}
+    assert (s.record.reason, s.record.limit) == ("rate_limit_exceeded", "few")
     assert s.pool.asked == []
 
 
@@ -215,7 +227,7 @@ async def test_a_stream_that_fails_midway_settles_what_was_relayed() -> None:
     s = Setting(stream(EVENT, EVENT, EVENT))
     exchange = await s.handle()
     assert exchange.ended == "aborted"
-    assert s.limiter.reservations[0].settled == 7 + 2
+    assert s.limiter.reservations[0].settled == (7, 0, 2)
     assert (s.record.status, s.record.reason) == (200, "upstream_error")
 
 
@@ -245,9 +257,24 @@ async def test_a_client_that_leaves_is_logged_once_and_charged_for_what_it_got(e
     assert (s.record.status, s.record.reason) == (499, "client_gone")
     reservation = s.limiter.reservations[0]
     if events:
-        assert reservation.settled == 7 + events - 1
+        assert reservation.settled == (7, 0, events - 1)
     else:
         assert reservation.abandoned
+
+
+async def test_the_log_says_how_the_limits_were_applied() -> None:
+    s = Setting(stream(EVENT, DONE))
+    reserve = s.limiter.reserve
+
+    async def degraded(principal: Principal, **asked: Any) -> Any:
+        reservation = await reserve(principal, **asked)
+        reservation.degraded, reservation.shadow_refusals = True, ("quiet",)
+        return reservation
+
+    s.limiter.reserve = degraded  # type: ignore[method-assign]
+    await s.handle()
+    assert s.record.limits_degraded is True
+    assert s.record.shadow_refusals == ["quiet"]
 
 
 async def test_models_are_those_that_the_caller_may_use() -> None:
@@ -296,7 +323,7 @@ async def test_the_end_of_the_last_exchange_is_told_after_its_record_was_written
     gate = asyncio.Event()
     told: list[tuple[int, int]] = []
 
-    async def wait(**asked: Any) -> Any:
+    async def wait(principal: Principal, **asked: Any) -> Any:
         await gate.wait()
         raise Unavailable("enough")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratelimit.endpoint import Endpoint, parse
+from ratelimit.endpoint import Endpoint, parse, parse_host
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,14 @@ def test_urls(url: str, expected: Endpoint, shown: str) -> None:
 def test_what_is_no_url_of_a_redis(url: str) -> None:
     with pytest.raises(ValueError, match="`url`"):
         parse(url)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("a:1", ("a", 1)), ("[::1]:26379", ("::1", 26379))])
+def test_hosts(text: str, expected: tuple[str, int]) -> None:
+    assert parse_host(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:x", "a:1/0", "u@a:1", "a:99999", "[a:1"])
+def test_what_is_no_host_and_port(text: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        parse_host(text)

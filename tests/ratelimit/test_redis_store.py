@@ -1,91 +1,147 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-import hiredis
 import pytest
+from charges import REQUESTS, STREAMS, TOKENS, charge_of, plan_of
 
 from core.errors import ConfigError
 from core.metrics import Metrics
 from core.section import FilePath
 from ratelimit import redis_store
-from ratelimit.bucket import MAX_TOKENS, UNITS
-from ratelimit.config import RedisConfig, Rule
-from ratelimit.plan import Plan, make_plan
-from ratelimit.redis_store import SHA, RedisStore
-from ratelimit.store import Charge, StoreUnavailable
+from ratelimit.bucket import UNITS
+from ratelimit.config import RedisConfig
+from ratelimit.plan import Plan
+from ratelimit.redis_store import RedisStore
+from ratelimit.redis_wire import Call
+from ratelimit.store import Decision, StoreUnavailable
+
+PLAN = plan_of(REQUESTS, TOKENS)
 
 
-def store(metrics: Metrics | None = None) -> RedisStore:
-    made = RedisStore(RedisConfig(url="redis://cache:6379"), metrics or Metrics.private())
+class FakeWire:
+    """Answers each call with `reply`."""
+
+    def __init__(self, reply: Any = None) -> None:
+        self.reply = reply
+        self.called: list[bytes] = []
+        self.at_once: list[Call] = []
+        self.later: list[Call] = []
+
+    def call(self, command: bytes, slot: int) -> asyncio.Future[Any]:
+        self.called.append(command)
+        future = asyncio.get_running_loop().create_future()
+        reply = self.reply
+        future.set_result(list(reply) if isinstance(reply, list) else reply)
+        return future
+
+    def submit(self, call: Call) -> None:
+        self.at_once.append(call)
+
+    def submit_later(self, call: Call) -> None:
+        self.later.append(call)
+
+
+def store(metrics: Metrics | None = None, wire: FakeWire | None = None) -> RedisStore:
+    config = RedisConfig(url="redis://cache:6379")
+    made = RedisStore(config, metrics or Metrics.private(), 30.0)
     made._id_prefix = b"p" * 16
+    made._routes.wire = wire  # type: ignore[attr-defined]
     return made
 
 
-def plan(model: str = "50% ü") -> Plan:
-    rule = Rule(name="r", requests_per_minute=2, tokens_per_minute=MAX_TOKENS, lease_s=60)
-    return make_plan([rule], "a c", "", model)
+async def reserve(redis: RedisStore, plan: Plan = PLAN) -> Decision:
+    return await redis.reserve(charge_of(plan))
 
 
-def parsed(data: bytes) -> Any:
-    reader = hiredis.Reader()
-    reader.feed(data)
-    words = reader.gets()
-    assert reader.gets() is False, "more than one command"
-    return words
+async def test_a_reply_is_a_decision() -> None:
+    wire = FakeWire([1, 9 * UNITS, 5])
+    assert await reserve(store(wire=wire)) == (True, [9 * UNITS, 5], 0)
+    wire.reply = [0, 1, 2]
+    assert await reserve(store(wire=wire)) == (False, [1, 2], 0)
+    wire.reply = [1 + 2 * 0b10, 1, 2]
+    assert await reserve(store(wire=wire)) == (True, [1, 2], 0b10)
 
 
-def test_a_charge_is_one_well_formed_command() -> None:
-    redis, each = store(), plan()
-    charge = redis._named(Charge(each, each.amounts(10**12)))
-    assert parsed(redis._command(charge, b"r", charge.amounts)) == [
-        b"EVALSHA",
-        SHA,
-        b"4",
-        b"headrace:{a%20c}:leases",
-        b"headrace:{a%20c}:open",
-        b"headrace:{a%20c}:r:requests:50%25%20%C3%BC",
-        b"headrace:{a%20c}:r:tokens:50%25%20%C3%BC",
-        b"r",
-        charge.id,
-        b"60000000",
-        b"0",
-        b"%d" % (2 * UNITS),
-        b"2",
-        b"%016d" % UNITS,
-        b"%d" % (MAX_TOKENS * UNITS),
-        b"%d" % MAX_TOKENS,
-        b"%016d" % (MAX_TOKENS * UNITS),
-    ]
+@pytest.mark.parametrize(
+    "reply", [5, b"ab", [], [1], [1, 2, 3, 4], [1, b"2", 3], [1, [2], 3], None]
+)
+async def test_what_is_no_reply_of_the_script_is_a_failure_and_costs_nothing(reply: object) -> None:
+    wire, metrics = FakeWire(reply), Metrics.private()
+    with pytest.raises(StoreUnavailable, match="protocol"):
+        await reserve(store(metrics, wire))
+    assert [call.kept for call in wire.later] == [True]
+    assert metrics.value("headrace_limit_store_failures_total", "protocol") == 1
 
 
-def test_every_charge_has_its_own_id() -> None:
-    redis, each = store(), plan()
-    ids = {redis._named(Charge(each, each.amounts(1))).id for _ in range(100)}
-    assert len(ids) == 100
-    assert {len(each) for each in ids} == {32}
+async def test_every_charge_has_its_own_id() -> None:
+    redis = store(wire=FakeWire([1, 0, 0]))
+    charges = [charge_of(PLAN) for _ in range(100)]
+    for charge in charges:
+        await redis.reserve(charge)
+    assert len({charge.id for charge in charges}) == 100
+    assert {len(charge.id) for charge in charges} == {32}
 
 
 async def test_without_a_connection_nothing_is_tried() -> None:
-    redis, each = store(), plan()
+    redis = store()
     assert redis.ready() == "the limits' store redis://cache:6379: never reached (not started)"
-    with pytest.raises(StoreUnavailable, match="circuit_open"):
-        await redis.reserve(Charge(each, each.amounts(1)))
+    for call in (reserve(redis), redis.levels(PLAN), redis.reset(PLAN)):
+        with pytest.raises(StoreUnavailable, match="circuit_open"):
+            await call
+    charge = charge_of(PLAN)
+    redis.progress(charge, PLAN.nothing)
+    assert not redis._backlog
 
 
-def test_settles_without_a_connection_are_kept_within_bounds(
+async def test_a_slot_is_given_back_at_once_and_tokens_with_others() -> None:
+    wire = FakeWire()
+    redis = store(wire=wire)
+    redis.progress(charge_of(PLAN), PLAN.nothing)
+    redis.settle(charge_of(PLAN), PLAN.nothing)
+    assert [call.kept for call in wire.later] == [False, True]
+    assert not wire.at_once
+    with_streams = plan_of(STREAMS, TOKENS)
+    redis.settle(charge_of(with_streams), with_streams.nothing)
+    assert [call.kept for call in wire.at_once] == [True]
+
+
+async def test_settles_without_a_connection_are_kept_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(redis_store, "BACKLOG", 3)
-    metrics = Metrics.private()
-    redis, each = store(metrics), plan()
+    metrics, wire = Metrics.private(), FakeWire()
+    redis = store(metrics)
     for _ in range(5):
-        redis.settle(redis._named(Charge(each, each.amounts(1))), each.nothing)
+        redis.settle(charge_of(PLAN), PLAN.nothing)
     assert len(redis._backlog) == 3
     assert metrics.value("headrace_limit_store_failures_total", "settle_dropped") == 2
+    redis._routes.wire = wire  # type: ignore[attr-defined]
+    redis._changed()
+    assert len(wire.later) == 3
+    assert not redis._backlog
+
+
+async def test_a_settle_is_not_repeated_when_the_script_may_have_forgotten_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics, now = Metrics.private(), 1000.0
+    monkeypatch.setattr(redis_store.time, "monotonic", lambda: now)
+    redis = store(metrics)
+    call = Call(b"", kept=True)
+    for _ in range(2):
+        call.due_at = now
+        redis._keep(call)
+        now += 20.0
+    assert len(redis._backlog) == 2
+    call.due_at = now
+    redis._keep(call)
+    assert len(redis._backlog) == 2
+    assert metrics.value("headrace_limit_store_failures_total", "settle_dropped") == 1
 
 
 def test_certificates_that_are_not_there_are_an_operators_fault() -> None:
     config = RedisConfig(url="rediss://cache", ca=FilePath("/nowhere/ca.pem"))
     with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
-        RedisStore(config, Metrics.private())
+        RedisStore(config, Metrics.private(), 30.0)

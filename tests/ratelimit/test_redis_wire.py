@@ -14,6 +14,10 @@ BY_HASH, BY_TEXT = join((b"EVALSHA", b"abc")), join((b"EVAL", b"return 1"))
 SCRIPT_CALL = b"*3\r\n" + BY_HASH + join((b"0",))
 
 
+def waiting(command: bytes) -> Call:
+    return Call(command, future=asyncio.get_running_loop().create_future())
+
+
 class FakeTransport:
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -115,11 +119,40 @@ async def test_error_replies_fail_their_call_and_open_the_circuit() -> None:
     for _ in range(3):
         future = it.wire.call(b"x")
         await it.sent()
-        it.wire.data_received(b"-READONLY no\r\n")
-        with pytest.raises(StoreUnavailable, match="readonly"):
+        it.wire.data_received(b"-OOM no\r\n")
+        with pytest.raises(StoreUnavailable, match="oom"):
             await future
-    assert it.wire.lost.result() == "readonly"
+    assert it.wire.lost.result() == "oom"
     assert it.transport.aborted
+
+
+async def test_a_server_that_may_not_write_any_more_is_left_at_once() -> None:
+    it = Fixture()
+    future = it.wire.call(b"x")
+    await it.sent()
+    it.wire.data_received(b"-READONLY no\r\n")
+    with pytest.raises(StoreUnavailable, match="readonly"):
+        await future
+    assert it.wire.lost.result() == "readonly"
+
+
+async def test_calls_for_keys_that_are_elsewhere_may_be_taken_over() -> None:
+    it = Fixture()
+    taken: list[tuple[bytes, str]] = []
+
+    def redirect(call: Call, error: str) -> bool:
+        taken.append((call.command, error))
+        return len(taken) == 1
+
+    it.wire._redirect = redirect
+    first, second = it.wire.call(b"x", 7), it.wire.call(b"y", 7)
+    await it.sent()
+    it.wire.data_received(b"-MOVED 7 h:1\r\n-ASK 7 h:1\r\n")
+    assert taken == [(b"x", "MOVED 7 h:1"), (b"y", "ASK 7 h:1")]
+    assert not first.done()
+    with pytest.raises(StoreUnavailable, match="ask"):
+        await second
+    first.cancel()
 
 
 async def test_a_success_in_between_keeps_it_closed() -> None:
@@ -142,7 +175,19 @@ async def test_a_wrong_type_is_not_the_servers_failure() -> None:
     assert not it.wire.lost.done()
 
 
-@pytest.mark.parametrize("data", [b"?nonsense\r\n", b":1\r\n:2\r\n"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"?nonsense\r\n",
+        b":1\r\n:2\r\n",
+        b"*-5\r\n",
+        b"*4294967296\r\n",
+        b"*1\r\n" * 50 + b":1\r\n" * 2,
+        b":99999999999999999999\r\n",
+        b"$2000000\r\n" + b"x" * 1_100_000,
+    ],
+    ids=["nonsense", "more", "negative", "huge", "deep", "number", "endless"],
+)
 async def test_what_is_no_reply_to_anything_drops_the_connection(data: bytes) -> None:
     it = Fixture()
     future = it.wire.call(b"x")
@@ -154,11 +199,30 @@ async def test_what_is_no_reply_to_anything_drops_the_connection(data: bytes) ->
         assert isinstance(error, StoreUnavailable)
 
 
+async def test_a_reader_out_of_memory_drops_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Reader:
+        def feed(self, data: bytes) -> None: ...
+
+        def gets(self) -> None:
+            raise MemoryError
+
+    it = Fixture()
+    monkeypatch.setattr(it.wire, "_reader", Reader())
+    future = it.wire.call(b"x")
+    await it.sent()
+    it.wire.data_received(b"*2147483647\r\n")
+    with pytest.raises(StoreUnavailable, match="protocol"):
+        await future
+
+
 async def test_a_lost_connection_fails_reserves_and_hands_back_settles() -> None:
     it = Fixture()
-    settle, later = Call(b"settle"), Call(b"later")
+    settle, later = Call(b"settle", kept=True), Call(b"later", kept=True)
     future = it.wire.call(b"reserve")
     it.wire.submit(settle)
+    it.wire.submit(Call(b"progress"))
     await it.sent()
     it.wire.submit_later(later)
     it.wire.connection_lost(None)
@@ -172,7 +236,7 @@ async def test_a_lost_connection_fails_reserves_and_hands_back_settles() -> None
 
 async def test_a_late_reply_belongs_to_its_own_call() -> None:
     it = Fixture()
-    late = Call(b"a", asyncio.get_running_loop().create_future())
+    late = waiting(b"a")
     it.wire.submit(late)
     future = it.wire.call(b"b")
     await it.sent()
@@ -187,7 +251,7 @@ async def test_a_late_reply_belongs_to_its_own_call() -> None:
 
 async def test_calls_that_expire_together_are_one_failure() -> None:
     it = Fixture(failures_to_open=2)
-    calls = [Call(b"a", asyncio.get_running_loop().create_future()) for _ in range(5)]
+    calls = [waiting(b"a") for _ in range(5)]
     for call in calls:
         it.wire.submit(call)
     await it.sent()
@@ -198,7 +262,7 @@ async def test_calls_that_expire_together_are_one_failure() -> None:
 
 async def test_a_loop_that_was_held_up_reads_before_it_judges() -> None:
     it = Fixture()
-    call = Call(b"a", asyncio.get_running_loop().create_future())
+    call = waiting(b"a")
     it.wire.submit(call)
     await it.sent()
     call.due_at = it.wire._timer_at = 1e-9

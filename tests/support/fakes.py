@@ -212,12 +212,18 @@ class FakeReservation:
     def __init__(self) -> None:
         self.headers: tuple[Header, ...] = ((b"x-ratelimit-limit-requests", b"10"),)
         self.reserved_tokens = 50
-        self.settled: int | None = None
+        self.degraded = False
+        self.shadow_refusals: tuple[str, ...] = ()
+        self.output: Callable[[], int] | None = None
+        self.settled: tuple[int, int, int] | None = None
         self.abandoned = False
 
-    def settle(self, used_tokens: int) -> None:
+    def follow(self, output: Callable[[], int]) -> None:
+        self.output = output
+
+    def settle(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         if not self.abandoned and self.settled is None:
-            self.settled = used_tokens
+            self.settled = prompt_tokens, cached_tokens, output_tokens
 
     def __enter__(self) -> FakeReservation:
         return self
@@ -237,10 +243,13 @@ class FakeLimiter:
         self.reservations: list[FakeReservation] = []
         self.asked: list[dict[str, Any]] = []
 
-    async def reserve(self, **asked: Any) -> FakeReservation:
-        self.asked.append(asked)
+    async def reserve(self, principal: Principal, **asked: Any) -> FakeReservation:
+        self.asked.append({"tenant": principal.tenant, "tier": principal.tier, **asked})
         self.reservations.append(FakeReservation())
         return self.reservations[-1]
+
+    def cost(self, model: str, prompt: int, cached: int, output: int) -> float | None:
+        return prompt / 2
 
 
 class FakePrompter:

@@ -224,7 +224,7 @@ async def test_a_thousand_aborted_exchanges_leave_nothing_behind(tmp_path: Path)
         InProcess(
             base_config(
                 [one.url, two.url],
-                limits={"rules": [{"name": "all", "tokens_per_minute": 100_000_000}]},
+                limits={"rules": [{"name": "all", "unit": "total_tokens", "limit": 100_000_000}]},
             ),
             tmp_path,
         ) as gateway,

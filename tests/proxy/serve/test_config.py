@@ -24,7 +24,7 @@ def made(**changes: Any) -> Config:
     return convert(document(**changes), Config, "/etc")
 
 
-RULE = {"name": "all", "requests_per_minute": 60}
+RULE = {"name": "all", "limit": 60}
 TWO_MODELS = [{"name": "a"}, {"name": "b", "aliases": ["c"]}]
 
 
@@ -66,15 +66,12 @@ def test_what_cannot_be_left_out(key: str) -> None:
             ],
         ),
         (
-            {"workers": 2, "limits": {"rules": [RULE]}},
-            [
-                "$.limits.store: `memory` counts in each worker alone, so 2 workers would grant 2 "
-                "times the limits; use `store: {redis: ...}` or `workers: 1`"
-            ],
+            {"limits": {"rules": [RULE | {"match": {"models": ["qwen3", "qwn3"]}}]}},
+            ["$.limits.rules[0].match.models[1]: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
         (
-            {"limits": {"rules": [RULE | {"models": ["qwen3", "qwn3"]}]}},
-            ["$.limits.rules[0].models[1]: no model is named `qwn3`; did you mean `qwen3`?"],
+            {"limits": {"prices": {"qwn3": {"input": 1, "output": 1}}}},
+            ["$.limits.prices.qwn3: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
         (
             {"admin": {"address": "127.0.0.1:8080"}},
@@ -98,6 +95,7 @@ def test_contradictions_between_sections(changes: dict[str, Any], faults: list[s
         {"workers": 2, "limits": {"rules": []}},
         {"workers": 2, "limits": {"store": {"redis": {"url": "redis://a"}}, "rules": [RULE]}},
         {"limits": {"rules": [RULE]}},
+        {"workers": 2, "limits": {"rules": [RULE]}},
     ],
 )
 def test_limits_that_hold(changes: dict[str, Any]) -> None:

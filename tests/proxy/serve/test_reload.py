@@ -67,7 +67,7 @@ def test_everything_else_is_dynamic() -> None:
         auth={"issuers": [{"issuer": "i", "audiences": ["a"], "jwks": {"url": "https://i/k"}}]},
         models=[{"name": "n", "aliases": ["m"]}],
         replicas=[{"url": "http://r1:8000", "model": "n", "weight": 2.0}],
-        limits={"rules": [{"name": "all", "requests_per_minute": 1}]},
+        limits={"rules": [{"name": "all", "limit": 1}]},
         routing={"policy": "round_robin"},
         upstream={"timeouts": {"connect_s": 1.0}, "retries": {"max_tries": 1}},
         log={"access": "off", "level": "debug"},
