@@ -300,6 +300,8 @@ def test_without_the_ring_openssl_keeps_its_key(
     server.commit(server.stage(settings(pair, ca=authority.path)))
     asked = Connection(client, server.context, session=first.session)
     assert not asked.resumed
+    assert asked.client.session is not None
+    assert not asked.client.session.has_ticket
     server.commit(server.stage(settings(pair)))
     assert Connection(client, server.context, session=first.session).resumed
 
