@@ -17,7 +17,8 @@ _RETRY_AFTER_S = (1.0, 2.0, 3.0)
 
 class Admission:
     """`in_flight` are requests being handled, `buffered` bytes of bodies in memory, `level` is how
-    much is shed; `keep_alive`: connections may wait for another request."""
+    much is shed; `keep_alive`: connections may wait for another request; `draining`: the worker is
+    to end, and clients should go elsewhere."""
 
     def __init__(self, limits: ListenLimits, metrics: Metrics) -> None:
         self.limits = limits
@@ -25,6 +26,7 @@ class Admission:
         self.buffered = 0
         self.level = Level.NORMAL
         self.keep_alive = True
+        self.draining = False
         self._refused = 0
         self._shed = metrics.counter(
             "headrace_requests_shed_total",

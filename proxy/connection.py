@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     import asyncio
 
 
+FRESH_S = 1.0
+"""A connection that has been idle for less is not closed by a worker that ends: the client may have
+sent a request meanwhile, which a close would leave without an answer."""
+
+
 class ClientConnection(Protocol):
     """One client connection. `deadline_at` is on the event loop's clock."""
 
@@ -21,8 +26,12 @@ class ClientConnection(Protocol):
     def idle(self) -> bool:
         """Whether no request is being read or answered."""
 
+    @property
+    def fresh(self) -> bool:
+        """Whether it has been idle for a moment only: a request may be on its way."""
+
     def shut_idle(self) -> None:
-        """Close when idle, or else after the answers to what has been asked."""
+        """Close when idle. While the listener drains, otherwise after what was asked."""
 
 
 class ClientExchange(Exchange, Protocol):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from core.errors import GatewayError, RequestTimeout
 from core.exchange import Request
 from proxy.answers import answer_error
+from proxy.connection import FRESH_S
 from proxy.flow import NEVER
 from proxy.http1_exchange import Http1Exchange
 from proxy.http1_request import RequestReader
@@ -44,6 +45,7 @@ class Http1Connection(asyncio.Protocol):
         self._waiting = 0  # bytes in the transport's buffer at the last look
         self._exchange: Http1Exchange | None = None
         self._session: TlsSession | None = None
+        self._idle_at = 0.0  # when it began to wait for a request
         self.keep_alive = True
         self.deadline_at = NEVER
 
@@ -65,7 +67,8 @@ class Http1Connection(asyncio.Protocol):
             self._closing = True
             transport.abort()
             return
-        self.deadline_at = self._listener.now() + self._listener.timeouts.head_s
+        self._idle_at = self._listener.now()
+        self.deadline_at = self._idle_at + self._listener.timeouts.head_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.closed(self, self._peer)
@@ -218,10 +221,15 @@ class Http1Connection(asyncio.Protocol):
             self._await_request()  # otherwise it waits until the client reads this answer
 
     def _await_request(self) -> None:
-        if not self.keep_alive or not self._listener.keep_alive:
+        listener = self._listener
+        if not self.keep_alive or not listener.admission.keep_alive:
             self._close()
             return
-        self.deadline_at = self._listener.now() + self._listener.timeouts.keep_alive_s
+        # Who was not told that the connection ends may be asking already, also while we drain.
+        self._idle_at = listener.now()
+        self.deadline_at = self._idle_at + (
+            FRESH_S if listener.admission.draining else listener.timeouts.keep_alive_s
+        )
         if self._reader.waiting:  # not from here: the caller is still finishing its own work
             self._listener.loop.call_soon(self._read_pipelined)
 
@@ -240,11 +248,17 @@ class Http1Connection(asyncio.Protocol):
         """Whether no request is being read or answered."""
         return self._exchange is None and not self._reader.in_body and not self._reader.waiting
 
+    @property
+    def fresh(self) -> bool:
+        return self._listener.now() - self._idle_at < FRESH_S
+
     def shut_idle(self) -> None:
-        """Close when idle, or else after the answer."""
+        """Close when idle, or else after an answer that says so; one that has begun already and
+        does not say so leaves it to the listener's draining."""
         if self.idle:
             self._close()
-        self.keep_alive = False
+        elif self._exchange is None or not self._exchange.started:
+            self.keep_alive = False
 
     def _refuse(self, error: GatewayError) -> None:
         """Answer a request that never became one, then close: its end is not known."""

@@ -208,6 +208,10 @@ class Http2Connection(asyncio.Protocol):
     def idle(self) -> bool:
         return not self._streams
 
+    @property
+    def fresh(self) -> bool:
+        return False  # its client is told to go in two steps, and may ask in between
+
     def shut_idle(self) -> None:
         """Take no more streams, and close as soon as none is left; asked again, wait no longer
         for the client's answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import time
@@ -22,7 +23,7 @@ from proxy.admission import Admission
 from proxy.arrivals import Arrivals
 from proxy.balance import Balance
 from proxy.config import ListenConfig
-from proxy.connection import ClientConnection, ClientExchange
+from proxy.connection import FRESH_S, ClientConnection, ClientExchange
 from proxy.flow import Watchdog
 from proxy.forwarded import client_address, client_scheme
 from proxy.http1 import Http1Connection
@@ -33,6 +34,8 @@ from proxy.tls_session import TlsSession
 from proxy.turns import ReadTurns
 
 Handler = Callable[[ClientExchange], Coroutine[Any, Any, None]]
+LAST_WORDS_S = 1.0
+
 RefusalLog = Callable[[ClientExchange, GatewayError], None]
 
 
@@ -58,7 +61,6 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.now = time.monotonic
         self.read_turns = ReadTurns()
-        self.draining = False
         self.date = b""
         self.refused = on_refused
         self.admission = admission
@@ -95,6 +97,7 @@ class Listener:
             ("budget",),
         )
         self._date_second = 0.0
+        self._empty = asyncio.Event()
         self.configure(settings)
         watchdog.every_tick(self._tick)
         self._update_date(self.now())
@@ -111,6 +114,10 @@ class Listener:
         self._proxy_header = settings.proxy_protocol == "required"
 
     @property
+    def draining(self) -> bool:
+        return self.admission.draining
+
+    @property
     def keep_alive(self) -> bool:
         """Whether a connection may wait for another request after its answer."""
         return self.admission.keep_alive and not self.draining
@@ -120,21 +127,38 @@ class Listener:
         self._load.beat(self.now())
         self._acceptor.listen(sock, context)
 
-    async def drain(self, grace_s: float) -> None:
-        """Stop accepting, let exchanges finish within `grace_s`, then cut what is left."""
-        self.draining = True
+    def announce_end(self) -> None:
+        """From now on answers end their connections, so that clients go elsewhere in time."""
+        self.admission.draining = True
+
+    def stop_accepting(self) -> None:
         self._acceptor.close()
+
+    async def drain(self, grace_s: float) -> None:
+        """Stop accepting, let all that has begun finish within `grace_s`, then cut what is left:
+        streams get an error event, and LAST_WORDS_S to be rid of it."""
+        self.announce_end()
+        self.stop_accepting()
+        for within_s in (min(grace_s, FRESH_S), max(0.0, grace_s - FRESH_S)):
+            for connection in list(self._connections):
+                if not connection.fresh:
+                    connection.shut_idle()
+            if await self._emptied(within_s):
+                return
+        for task in running("exchange"):
+            task.cancel()
+        await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.shut_idle()
-        busy = running("exchange")
-        if busy:
-            _, late = await asyncio.wait(busy, timeout=grace_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=1.0)
-        for connection in list(self._connections):
-            connection.shut_idle()
+        await self._emptied(LAST_WORDS_S)
+
+    async def _emptied(self, within_s: float) -> bool:
+        """Whether no connection is left within that time."""
+        self._empty.clear()
+        self._count()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), within_s)
+        return self._empty.is_set()
 
     def pause(self, reason: str) -> None:
         """Accept no connections until `resume`."""
@@ -219,8 +243,11 @@ class Listener:
             del self._per_address[peer]
 
     def _count(self) -> None:
-        self._load.set_connections(len(self._arrivals) + len(self._connections))
+        here = len(self._arrivals) + len(self._connections)
+        self._load.set_connections(here)
         self._open.set(len(self._connections))
+        if self.draining and not here and not self.admission.in_flight:
+            self._empty.set()
 
     # --- called by connections
 
@@ -264,6 +291,8 @@ class Listener:
         admission.in_flight -= 1
         admission.hold(-held)
         self._load.set_exchanges(admission.in_flight)
+        if self.draining:
+            self._count()
 
     # --- every tick
 

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from core.clock import Clock
-from core.errors import ClientGone, GatewayError, MethodNotAllowed, NotFound
+from core.errors import ClientGone, GatewayError, MethodNotAllowed, NotFound, Unavailable
 from core.exchange import Exchange, Header
 from core.principal import Principal
 from core.prompt import Prompt
@@ -71,6 +71,9 @@ class Reservation(AbstractContextManager["Reservation"], Protocol):
 
 
 class Admission(Protocol):
+    @property
+    def draining(self) -> bool: ...
+
     def check_request(self) -> None:
         """Raises GatewayError when there is too much to do."""
 
@@ -178,6 +181,8 @@ class Pipeline:
         elif path == self._services.health_path:
             record.route = path
             _only_get(method)
+            if self._services.admission.draining:
+                raise Unavailable("The gateway is stopping.", retry_after_s=5.0)
             record.status = 200
             answer_json(exchange, {"status": "ok"}, self._own_headers(exchange))
         else:

@@ -136,7 +136,9 @@ class Worker:
     async def _end(self, drain: Drain, stop: Stop) -> None:
         """Let the news spread, then accept no more and let exchanges end."""
         config = self._snapshots.current.config
-        self._listener.draining = True  # from now on answers end their connections
+        self._listener.announce_end()
+        if drain.handed_over:
+            self._listener.stop_accepting()
         if drain.delay:
             await stop.pause(config.propagation_s)
         if not await stop.bear(self._listener.drain(config.drain_s)):

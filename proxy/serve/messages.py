@@ -48,9 +48,9 @@ class Drop(Message):
 
 
 class Drain(Message):
-    """End when the exchanges are over. `delay`: go on accepting for a while, so that the news can
-    spread. `handed_over`: another gateway has the sockets now. `at_once`: do not wait for the
-    exchanges, nor go on waiting for them."""
+    """End when the exchanges are over. `delay`: go on for a while, so that the news can spread.
+    `handed_over`: another gateway has the sockets now, so accept nothing more. `at_once`: do not
+    wait for the exchanges, nor go on waiting for them."""
 
     delay: bool = False
     handed_over: bool = False

@@ -44,7 +44,7 @@ def referenced_files(section: object) -> Iterator[str]:
             yield section.path
     elif isinstance(section, FilePath):
         if not isinstance(section, OutputPath):
-            yield section
+            yield str(section)  # plain text, which can be sent
     elif isinstance(section, msgspec.Struct):
         for name in section.__struct_fields__:
             yield from referenced_files(getattr(section, name))

@@ -256,7 +256,7 @@ class Supervisor:
         self._successor.takes_over(pid, self._desk.control.path)
         self._sockets.disown(kept)
         notify(f"MAINPID={pid}")
-        self._stop(f"pid {pid} took our place", handed_over=True)
+        self._stop(f"pid {pid} took our place", delay=True, handed_over=True)
 
     # --- ending
 

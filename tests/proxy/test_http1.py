@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from core.errors import MisdirectedRequest
 from core.exchange import Request
 from proxy.config import ListenLimits, ListenTimeouts
+from proxy.connection import FRESH_S
 from proxy.flow import NEVER
 
 GET = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -419,6 +420,35 @@ def test_draining_closes_what_is_idle_and_not_what_is_arriving() -> None:
         arriving = Edge().send(part)
         arriving.connection.shut_idle()
         assert not arriving.transport.over
+
+
+def test_who_was_promised_another_request_has_a_moment_for_it() -> None:
+    """The answer had begun before draining did, and the client may be asking already."""
+    edge = Edge().send(GET)
+    edge.exchange.start(200, [], 2)
+    edge.listener.admission.draining = True
+    edge.listener.keep_alive = False
+    edge.connection.shut_idle()
+    edge.exchange.finish(b"ok")
+    edge.answered += 1
+    assert b"connection" not in edge.replies[0].headers
+    assert not edge.transport.over
+    assert edge.connection.fresh
+    edge.talk(GET)
+    assert edge.replies[1].headers[b"connection"] == b"close"
+    assert edge.transport.closed
+
+
+def test_nobody_waits_for_long_while_draining() -> None:
+    edge = Edge().talk(GET)
+    edge.listener.clock += FRESH_S
+    assert not edge.connection.fresh
+    edge.listener.admission.draining = True
+    edge.talk(GET)
+    assert edge.connection.fresh
+    assert edge.connection.deadline_at == edge.listener.clock + FRESH_S
+    edge.connection.on_deadline(edge.connection.deadline_at)
+    assert edge.transport.closed
 
 
 def test_a_connection_too_many_is_closed_at_once() -> None:

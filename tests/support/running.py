@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import random
@@ -137,9 +138,22 @@ class Process:
             "propagation_s": document.get("propagation_s", 0),
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self.prefix: list[str] = []
+        """A command that runs the command."""
+        self._options: tuple[str, ...] = ()
+        self._errors = "stderr"
 
     def __repr__(self) -> str:
         return f"<Process on {self.port}>"
+
+    def replacement(self) -> Process:
+        """One that takes its place; with the same configuration unless `document` is changed."""
+        newer = copy.copy(self)
+        newer.document = dict(self.document)
+        newer._process = None
+        newer._options = ("--replace",)
+        newer._errors = self._errors + "-"
+        return newer
 
     @property
     def pid(self) -> int:
@@ -155,9 +169,10 @@ class Process:
     def start(self) -> None:
         path = self.folder / "headrace.yaml"
         path.write_text(yaml.safe_dump(self.document))
-        with open(self.folder / "stderr", "wb") as errors:
+        command = [sys.executable, "-m", "proxy.serve", "serve"]
+        with open(self.folder / self._errors, "ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "proxy.serve", "serve", "-c", str(path)],
+                [*self.prefix, *command, "-c", str(path), *self._options],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -173,7 +188,7 @@ class Process:
             time.sleep(0.02)
 
     def stderr(self) -> bytes:
-        return (self.folder / "stderr").read_bytes()
+        return (self.folder / self._errors).read_bytes()
 
     def records(self) -> list[Document]:
         """The access log so far."""
@@ -215,7 +230,8 @@ class Process:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self._options:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _is_dead(pid: int) -> bool:
