@@ -20,7 +20,9 @@ from core.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachabl
 from core.exchange import Header
 from core.http2.engine import Engine, ErrorCode, Http2Handler
 
-WRITE_HIGH_BYTES = 1024 * 1024
+WRITE_BYTES = 64 * 1024
+"""So much is handed to the transport at a time, from all streams in turn."""
+WRITE_HIGH_BYTES = 256 * 1024
 LINGER_S = 1.0
 """How long the last bytes of a connection may take to leave."""
 
@@ -192,6 +194,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._congested = False
+        self._flush()
         self._owner.changed(self)
 
     def eof_received(self) -> None:
@@ -218,11 +221,12 @@ class Http2Protocol(asyncio.Protocol):
         transport = self._transport
         if self._inside or self.closed or transport is None:
             return
+        engine = self._engine
         self._inside = True
-        while data := self._engine.outgoing():
+        while engine.pending and not self._congested and (data := engine.outgoing(WRITE_BYTES)):
             transport.write(data)
         self._inside = False
-        if self._engine.over:
+        if engine.over:
             self._break()
         elif self._leaving:
             self._close()

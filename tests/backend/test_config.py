@@ -22,6 +22,7 @@ def test_defaults() -> None:
     assert (config.retries.max_tries, config.retries.budget_ratio) == (3, 0.1)
     assert config.pool.max_idle_s < 5, "vLLM closes an idle connection after 5 s"
     assert isinstance(config.metrics, ScrapeConfig)
+    assert (config.http2_engine, replica().protocol) == ("nghttp2", "auto")
 
 
 def test_metrics_may_be_off() -> None:
@@ -52,6 +53,7 @@ def test_tls_files_are_relative_to_the_configuration() -> None:
         ({"max_in_flight": 0}, "$.max_in_flight"),
         ({"id": "a b"}, "$.id"),
         ({"api_key": "sk-plain"}, "$.api_key"),
+        ({"protocol": "h2c"}, "$.protocol"),
     ],
 )
 def test_a_bad_replica_is_named(values: dict[str, Any], path: str) -> None:
@@ -72,6 +74,8 @@ def test_a_bad_replica_is_named(values: dict[str, Any], path: str) -> None:
         {"health": {"path": "health"}},
         {"metrics": {"interval_s": 0.1}},
         {"metrics": "on"},
+        {"pool": {"ping_s": 0.5}},
+        {"http2_engine": "h3"},
     ],
 )
 def test_a_bad_upstream_is_refused(values: dict[str, Any]) -> None:

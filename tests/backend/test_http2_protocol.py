@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from http2_wire import SSE, ProtocolWire
 from replica_wire import Reader
 
 from backend.framing import HEAD_BYTES
+from backend.http2_protocol import WRITE_BYTES
 from core.errors import UpstreamProtocolError, UpstreamReset, UpstreamUnreachable
 from core.http2 import frames
 from core.http2.engine import ErrorCode
@@ -182,10 +185,21 @@ async def test_a_congested_connection_takes_no_more() -> None:
     wire = ProtocolWire().open()
     wire.protocol.pause_writing()
     assert wire.protocol.room == 0
+    _, reader = wire.request()
+    assert wire.at_server.heads == {}  # what was under way waits in the engine
     changes = wire.changes
     wire.protocol.resume_writing()
     assert wire.protocol.room > 0
     assert wire.changes > changes
+    assert list(wire.at_server.heads) == [1]
+    assert not reader.over
+
+
+async def test_a_large_body_leaves_in_pieces() -> None:
+    wire = ProtocolWire(stream_window=1_000_000).open()
+    before = wire.transport.writes
+    wire.request(b"x" * 500_000)
+    assert wire.transport.writes - before > 500_000 / WRITE_BYTES
 
 
 async def test_leaving_waits_for_the_last_stream() -> None:
@@ -211,6 +225,37 @@ async def test_a_stream_that_is_failed_is_reset() -> None:
     assert not other.over
     assert wire.protocol.streams != []
     assert "open" in repr(wire.protocol)
+
+
+KINDS = st.sampled_from(range(12))
+FRAMES = st.lists(
+    st.builds(
+        frames.frame,
+        KINDS,
+        st.integers(0, 255),
+        st.sampled_from([0, 1, 2, 3, 5, 99]),
+        st.one_of(st.binary(max_size=40), st.sampled_from([b"\x88", b"\0" * 8, b"\0\0\0\1"])),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sent=FRAMES, client=st.sampled_from(["nghttp2", "h2"]))
+def test_no_frames_break_anything_but_the_connection(sent: list[bytes], client: str) -> None:
+    """Whatever comes, each handler is told one end at the most, and nothing is left behind."""
+
+    async def play() -> None:
+        wire = ProtocolWire(client).open()  # type: ignore[arg-type]
+        readers = [wire.request()[1] for _ in range(3)]
+        for frame in sent:
+            if not wire.transport.closing:
+                wire.protocol.data_received(frame)
+        wire.protocol.connection_lost(None)
+        assert all(reader.over for reader in readers)
+        assert (wire.protocol.taken, wire.protocol.room) == (0, 0)
+
+    asyncio.run(play())
 
 
 async def test_progress_is_responses_only() -> None:

@@ -319,6 +319,16 @@ def test_a_bad_head_ends_its_own_stream(new_wire: NewWire, headers: list[Header]
     assert stays.ended
 
 
+def test_a_body_that_is_not_as_long_as_announced_ends_its_own_stream() -> None:
+    wire = StreamsWire("nghttp2")  # to h2 that is a fault of the connection
+    (bad, reader), (other, stays) = wire.request(), wire.request()
+    wire.server.respond(bad.id, [(b":status", b"200"), (b"content-length", b"5")], False)
+    wire.server.send(bad.id, b"four", True)
+    wire.answer(other, b"y")
+    assert isinstance(reader.error, UpstreamProtocolError)
+    assert stays.ended
+
+
 @pytest.mark.parametrize("client", ENGINES)
 def test_a_large_head_ends_its_own_stream(client: EngineName) -> None:
     wire = StreamsWire(client, "h2")  # libnghttp2 does not send such a one
