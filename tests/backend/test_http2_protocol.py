@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from http2_wire import SSE, ProtocolWire
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from http2_wire import SSE, ProtocolWire
 from replica_wire import Reader
 
 from backend.framing import HEAD_BYTES
