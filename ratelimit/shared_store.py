@@ -31,12 +31,14 @@ _PAUSE_S: Final = 0.00005
 
 
 class SharedBuckets:
-    """The memory and its locks, for `workers` workers."""
+    """The memory and its locks, for `workers` workers. `served`: those whose stores this process
+    has started."""
 
     def __init__(self, workers: int) -> None:
         self.table = SharedTable(workers)
         self.lock_file = _anonymous_file()
         self.beats = SharedRows(workers, 8)
+        self.served: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<SharedBuckets {self.table!r}>"
@@ -48,6 +50,7 @@ class SharedStore:
     def __init__(
         self, buckets: SharedBuckets, worker: int, lease_s: float, clock: Clock = time.monotonic
     ) -> None:
+        self._served = buckets.served
         self._table = table = buckets.table
         self._shards = [table.shard(index, worker) for index in range(table.shards)]
         self._lock_file = buckets.lock_file
@@ -62,7 +65,9 @@ class SharedStore:
         return f"<SharedStore worker {self._worker} of {self._table!r}>"
 
     async def start(self) -> None:
-        self._release(self._worker)  # what a predecessor held
+        if self._worker not in self._served:
+            self._served.add(self._worker)
+            self._release(self._worker)  # what a predecessor held that died
         self.tick()
 
     async def close(self) -> None:

@@ -58,6 +58,22 @@ async def test_a_successor_gives_back_what_its_predecessor_held() -> None:
     assert await levels(host.worker(1)) == [10, 1000, 3]
 
 
+async def test_another_store_of_the_same_worker_leaves_it_what_it_holds() -> None:
+    """As after a reload that changes the lease."""
+    host = Host()
+    first = host.worker(0)
+    await first.start()
+    charge = charge_of(PLAN, 100)
+    assert (await first.reserve(charge)).granted
+    second = host.worker(0)
+    await second.start()
+    await first.close()
+    second.tick()
+    assert (await levels(host.worker(1)))[2] == 2
+    first.settle(charge, charge.plan.nothing)
+    assert await levels(host.worker(1)) == [10, 1000, 3]
+
+
 async def test_a_worker_that_is_silent_for_a_lease_is_taken_for_dead() -> None:
     host = Host()
     silent, other = host.worker(0), host.worker(1)
