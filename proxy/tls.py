@@ -199,7 +199,9 @@ class ServerTls:
 
     def _switch(self, connection: ssl.SSLObject, name: str | None, context: object) -> None:
         """Called by OpenSSL in every handshake; `name` is None when the client names no host."""
-        connection.sni = name = name.lower() if name is not None else None  # type: ignore[attr-defined]
+        if name is not None:
+            name = name.lower().removesuffix(".")
+        connection.sni = name  # type: ignore[attr-defined]
         connection.context = self._staged.contexts.find(name)
 
     def _keys(self, settings: TicketConfig) -> tuple[TicketSource, TicketKeys]:

@@ -129,6 +129,7 @@ def test_the_certificate_is_chosen_by_the_name(authority: Authority) -> None:
         ("a.example", first),
         ("b.example", second),
         ("X.B.example", second),
+        ("b.example.", second),
         ("d.example", third),
         ("c.example", first),  # `names` leave it out
         ("other.example", first),
@@ -136,7 +137,7 @@ def test_the_certificate_is_chosen_by_the_name(authority: Authority) -> None:
     ]:
         connection = Connection(client, server.context, name)
         assert connection.shown == shown_in(pair), name
-        assert connection.server.sni == (name.lower() if name else None)
+        assert connection.server.sni == (name.lower().rstrip(".") if name else None)
 
 
 def test_staging_has_no_effect_and_committing_swaps(authority: Authority) -> None:
