@@ -25,7 +25,7 @@ from core.metrics import Metrics, MetricsBoard
 from core.shared_memory import StateBoard
 from proxy.serve.config import Config
 from proxy.serve.reload import static_changes
-from proxy.tls import ServerTls
+from proxy.tls import ALPN, HTTP1_ALPN, ServerTls
 from proxy.tls import Staged as StagedTls
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
@@ -164,9 +164,10 @@ def _tls(
     settings = config.listen.tls
     if settings == "off":
         return None, None
+    alpn = HTTP1_ALPN if config.listen.http2_engine == "off" else ALPN
     if previous is not None and previous.tls is not None:
-        return previous.tls, previous.tls.stage(settings)
-    return ServerTls(settings, time.time, secret=shared.secret), None
+        return previous.tls, previous.tls.stage(settings, alpn)
+    return ServerTls(settings, time.time, alpn, secret=shared.secret), None
 
 
 def _fetchers(config: Config, marks: Marks, previous: Prepared | None) -> dict[str, Fetcher]:

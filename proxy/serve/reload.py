@@ -1,7 +1,7 @@
 """Two configurations compared: what a running gateway cannot take over. Pure.
 
-Static is what was settled before the workers were forked: sockets, their number, and whether the
-sockets speak TLS. Everything else is dynamic.
+Static is what was settled before the workers were forked: sockets, their number, whether the
+sockets speak TLS and whether they offer HTTP/2. Everything else is dynamic.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ def _changes(old: Config, new: Config) -> Iterator[tuple[str, str]]:
     tls = ["off" if config.listen.tls == "off" else "on" for config in (old, new)]
     if tls[0] != tls[1]:
         yield "$.listen.tls", f"was {tls[0]} and is {tls[1]}"
+    engines = [config.listen.http2_engine for config in (old, new)]
+    if engines[0] != engines[1] and "off" in engines:
+        yield "$.listen.http2_engine", f"was {engines[0]} and is {engines[1]}"
     if old.admin != new.admin:
         yield "$.admin.address", f"was {_place(old.admin)} and is {_place(new.admin)}"
     if old.workers != new.workers:
