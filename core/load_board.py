@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from core.shared_memory import CACHE_LINE, SharedRows
 
-STALE_AFTER_S = 1.0
+STALE_AFTER_S = 0.5
 """Rows are written every 0.1 s."""
 
 _BEAT, _CONNECTIONS, _EXCHANGES, _RESIDENT, _ACCEPTING, _ACCEPTED = range(6)

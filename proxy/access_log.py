@@ -37,6 +37,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     request_id: str
     time: datetime | None = None
     peer: str | None = None
+    scheme: str | None = None
     method: str | None = None
     route: str | None = None
     status: int | None = None

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from core.load_board import LoadCell
 
 STEP_BACK_S = 0.001
-MOST_STEPS = 5
+MOST_STEPS = 20
 """So many steps back while those with less to do take nothing; then the connection is taken."""
-IGNORED_S = 0.1
-"""For so long those are not waited for any more."""
-_SAME_WAIT_S = 0.02
+IGNORED = 3
+"""So many connections are taken then without waiting for those."""
+_SAME_WAIT_S = 0.05
 _SLACK = 0.02
 
 
@@ -51,7 +51,7 @@ class Balance:
         if self._steps >= MOST_STEPS:
             self._steps = 0
             for _, other in below:
-                other.ignored_until = now + IGNORED_S
+                other.ignore(IGNORED - 1)
             return False
         self._steps += 1
         self._stepped_at = now
@@ -61,20 +61,27 @@ class Balance:
 class _Other:
     """Another worker, seen from this one."""
 
-    __slots__ = ("_cell", "_seen", "ignored_until")
+    __slots__ = ("_cell", "_ignored", "_seen")
 
     def __init__(self, cell: LoadCell) -> None:
         self._cell = cell
         self._seen = 0
-        self.ignored_until = 0.0
+        self._ignored = 0
 
     def __repr__(self) -> str:
         return f"<_Other {self._cell!r}>"
 
     def load(self, now: float) -> float:
         """Infinite when nothing is to be left to it."""
+        if self._ignored:
+            self._ignored -= 1
+            return math.inf
         load = self._cell.live_load(now)
-        return math.inf if load is None or now < self.ignored_until else load
+        return math.inf if load is None else load
+
+    def ignore(self, times: int) -> None:
+        """At so many looks."""
+        self._ignored = times
 
     def has_moved(self) -> bool:
         """Whether it has accepted something since the last look."""

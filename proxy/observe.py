@@ -52,7 +52,12 @@ class Observer:
     def open(self, exchange: Exchange) -> AccessRecord:
         self._in_flight.inc()
         request = exchange.request
-        return AccessRecord(request_id=exchange.id, peer=request.peer, method=request.method)
+        return AccessRecord(
+            request_id=exchange.id,
+            peer=request.peer,
+            scheme=request.scheme,
+            method=request.method,
+        )
 
     def close(self, exchange: Exchange, record: AccessRecord) -> None:
         now = self._now()

@@ -21,6 +21,8 @@ from proxy.address import Address
 from proxy.socket_holder import holder_of
 
 BACKLOG = 4096
+FEWEST_DESCRIPTORS = 64
+"""A worker that does nothing yet has some twenty open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,18 @@ def connection_limit() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Allow this process and its children as many file descriptors as the system lets them."""
+    """Allow this process and its children as many file descriptors as the system lets them.
+    Raises ConfigError when those are too few to serve with."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FEWEST_DESCRIPTORS:
+        raise ConfigError(
+            f"this process may open {soft} files and sockets, and needs {FEWEST_DESCRIPTORS} to "
+            "serve at all and two for each client: raise the limit (`ulimit -n`, systemd's "
+            "LimitNOFILE=)"
+        )
 
 
 def _bind_tcp(address: Address) -> BoundSocket:

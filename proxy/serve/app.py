@@ -56,7 +56,7 @@ class Worker:
         self._tls = prepared.tls
         self._state = shared.states.for_worker(index)
         self._watchdog = Watchdog()
-        admission = Admission(config.listen.limits, metrics)
+        self.admission = admission = Admission(config.listen.limits, metrics)
         self._replicas = Replicas(prepared, metrics, time.monotonic)
         around = Surroundings(
             index=index,
