@@ -158,8 +158,11 @@ class Http2Connection(asyncio.Protocol):
             self._session = tls_session(self._transport)
         self._listener.admit(self._session, request)
 
-    def began(self) -> None:
-        if self._life.began(self.now) or not self._listener.keep_alive:
+    def began(self, fragile: bool) -> None:
+        life = self._life
+        life.began(self.now)
+        life.fragile = life.fragile or fragile
+        if life.wanted or not self._listener.keep_alive:
             self._retire()
         self.look_by(self.now + PING_AFTER_S)
 
@@ -218,15 +221,17 @@ class Http2Connection(asyncio.Protocol):
         if self._closing:
             return
         self.now = self._listener.now()
-        if self._life.retiring and not self._streams:
-            self._take(Step.LAST)
+        again = self._life.wanted
         self._retire()
-        self.deadline_at = min(self.deadline_at, self._life.next_at())
+        if again and not self._streams:
+            self._take(Step.LAST)
         self._flush()
 
     def _retire(self) -> None:
-        """The first step: say that no new streams are wanted, and wait until the client heard."""
-        if not self._life.retiring:
+        """The first step, now or as soon as it can be taken: say that no new streams are wanted,
+        and wait until the client heard."""
+        self._life.wanted = True
+        if self._life.may_retire:
             self.look_by(self._life.noticed(self.now))
             self._engine.shutdown_notice()
             self._engine.ping()
@@ -280,7 +285,11 @@ class Http2Connection(asyncio.Protocol):
             self.due = True
             self._listener.loop.call_soon(self._flush)
         elif not streams and self._life.busy:
-            self.look_by(self._life.idle(self._listener.now()))
+            self.now = self._listener.now()
+            self.look_by(self._life.idle(self.now))
+            if self._life.may_retire:
+                self._retire()
+                self._flush()
 
     def _close(self) -> None:
         """Flush what was written, then close; a peer that does not read is cut off."""

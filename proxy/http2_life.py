@@ -2,7 +2,8 @@
 
 A connection must get going, is asked whether it is still there when it is silent, and retires:
 when it is idle, when it is old, when the gateway wants so. To retire takes two steps, because a
-request may be under way while we say that we take no more (RFC 9113 section 6.8).
+request may be under way while we say that we take no more (RFC 9113 section 6.8). A fragile client,
+which gives up its open streams at the first of them, is told when it has none.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ class Life:
         "_timeouts",
         "busy",
         "finished",
+        "fragile",
         "noticed_at",
         "settings_came",
         "settled",
+        "wanted",
     )
 
     def __init__(self, timeouts: ListenTimeouts, now: float, spread: float) -> None:
@@ -64,6 +67,8 @@ class Life:
         self.busy = False
         self.settings_came = False
         self.settled = False
+        self.fragile = False
+        self.wanted = False  # it is to retire
         self.noticed_at = NEVER
         self.finished = False
 
@@ -89,13 +94,18 @@ class Life:
         self.settled = True
         self._settle_at = NEVER
 
-    def began(self, now: float) -> bool:
-        """A stream began; whether the connection has had enough of them."""
+    @property
+    def may_retire(self) -> bool:
+        """Whether the first step may be taken now."""
+        return self.wanted and not self.retiring and not (self.fragile and self.busy)
+
+    def began(self, now: float) -> None:
+        """A stream began."""
         self.busy = True
         self._idle_at = NEVER
         self._heard_at = now
         self._streams += 1
-        return self._streams >= MOST_STREAMS and not self.retiring
+        self.wanted = self.wanted or self._streams >= MOST_STREAMS
 
     def idle(self, now: float) -> float:
         """No stream is open any more; until when it may stay so."""
@@ -127,9 +137,14 @@ class Life:
             return Step.PING if self._pinged_at == NEVER else Step.DEAD
         if self.finished:
             return None
+        if now < self._retire_at():
+            return None
+        return Step.LAST if self.retiring else Step.NOTICE
+
+    def _retire_at(self) -> float:
         if self.retiring:
-            return Step.LAST if now >= self.noticed_at + NOTICE_S else None
-        return Step.NOTICE if now >= min(self._idle_at, self._old_at) else None
+            return self.noticed_at + NOTICE_S
+        return NEVER if self.wanted else min(self._idle_at, self._old_at)
 
     def _silence_at(self) -> float:
         if not self.busy:

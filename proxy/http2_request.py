@@ -5,6 +5,7 @@ The rules are the gate's, as for HTTP/1.1; here are those that only HTTP/2 has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,20 +19,24 @@ _CONNECTION_SPECIFIC = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
 _SCHEMES = (b"https", b"http")
+_FRAGILE = re.compile(rb"python|httpx", re.IGNORECASE)
+"""Whose User-Agent says so gives up all its open streams when a GOAWAY comes, whatever that says:
+httpx, which the Python SDKs use."""
 
 
 class Head(NamedTuple):
     """What the header block of a request says. `headers` have a Host and no Content-Length;
-    `length` is that of the body, if it was announced."""
+    `length` is that of the body, if it was announced. `fragile`: see `_FRAGILE`."""
 
     method: str
     path: str
     query: str
     headers: list[Header]
     length: int | None
+    fragile: bool
 
 
-_NO_HEAD = Head("", "", "", [], None)
+_NO_HEAD = Head("", "", "", [], None, False)
 
 
 class HeadReader:
@@ -95,8 +100,10 @@ class HeadReader:
         path, _, query = target.partition("?")
         gate.check_path(path)
         kept = [header for header in headers if header[0] != b"content-length"]
-        announced = len(kept) < len(headers)
-        return Head(method, path, query, kept, framing.length if announced else None)
+        length = framing.length if len(kept) < len(headers) else None
+        agent = next((value for name, value in kept if name == b"user-agent"), b"")
+        fragile = _FRAGILE.search(agent) is not None
+        return Head(method, path, query, kept, length, fragile)
 
 
 def _merge_authority(authority: bytes | None, headers: list[Header]) -> None:
@@ -136,7 +143,7 @@ class IncomingRequest:
 
     def complete(self, peer: str, now: float) -> Request:
         """Raises BadRequest when it is not as long as announced (section 8.1.1)."""
-        method, path, query, headers, length = self._head
+        method, path, query, headers, length, _ = self._head
         if length is not None and length != self.size:
             raise BadRequest("The body is not as long as announced.", code="bad_framing")
         body = b"".join(self._parts)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _MOST_BODIES = 4
 """So many of the largest bodies may arrive on one connection at a time."""
 _CLEAN = -1
+_UNWANTED_S, _UNWANTED_BODIES = 5.0, 16
+"""So long, and as much as so many of the largest bodies, the rest of a request that was refused is
+read: there are clients that read no answer before they have sent all (the SDKs' httpx is one)."""
 
 
 class Blocked:
@@ -40,6 +43,19 @@ class Blocked:
         return f"<Blocked {self.waiting} B>"
 
 
+class Unwanted:
+    """What may still come of a request that was answered already."""
+
+    __slots__ = ("left", "until")
+
+    def __init__(self, left: int, until: float) -> None:
+        self.left = left
+        self.until = until
+
+    def __repr__(self) -> str:
+        return f"<Unwanted {self.left} B>"
+
+
 class Connection(StreamSink, Protocol):
     """The connection, as its streams see it."""
 
@@ -50,8 +66,8 @@ class Connection(StreamSink, Protocol):
 
     def admit(self, request: Request) -> None: ...
 
-    def began(self) -> None:
-        """A request was begun."""
+    def began(self, fragile: bool) -> None:
+        """A request begins; `fragile` is its client."""
 
     def look_by(self, at: float) -> None:
         """Call `check` at that instant, if not before."""
@@ -80,6 +96,7 @@ class Http2Streams:
         self._incoming: dict[int, IncomingRequest] = {}
         self._exchanges: dict[int, Http2Exchange] = {}
         self._ending: dict[int, int] = {}  # with which code, once all has left
+        self._unwanted: dict[int, Unwanted] = {}
         self._blocked: dict[int, Blocked] = {}
         self._held = 0  # bytes of bodies that are still arriving
 
@@ -87,7 +104,8 @@ class Http2Streams:
         return f"<Http2Streams {len(self)} open, {len(self._blocked)} blocked>"
 
     def __len__(self) -> int:
-        return len(self._incoming) + len(self._exchanges) + len(self._ending)
+        open_now = len(self._incoming) + len(self._exchanges)
+        return open_now + len(self._ending) + len(self._unwanted)
 
     @property
     def single(self) -> bool:
@@ -102,14 +120,15 @@ class Http2Streams:
             self.engine.reset(stream_id, ErrorCode.REFUSED_STREAM)
             self._guard.count_reset(now)
             return
-        self._connection.began()
         try:
             head = self._heads.read(headers)
         except GatewayError as error:
+            self._connection.began(False)
             self._refuse(stream_id, error, whole=end_stream)
             return
         finally:
             self._guard.count_header_bytes(self._heads.size, now)
+        self._connection.began(head.fragile)
         incoming = IncomingRequest(head, self._listener.limits, now)
         if end_stream:
             self._begin(stream_id, incoming)
@@ -122,6 +141,7 @@ class Http2Streams:
         self.engine.consumed(stream_id, len(data))
         incoming = self._incoming.get(stream_id)
         if incoming is None:
+            self._ignore(stream_id, len(data), end_stream)
             return
         if self._held + len(data) > _MOST_BODIES * self._listener.limits.max_body_bytes:
             self._forget(stream_id)
@@ -141,6 +161,8 @@ class Http2Streams:
         incoming = self._incoming.get(stream_id)
         if incoming is not None:
             self._begin(stream_id, incoming)
+        else:
+            self._ignore(stream_id, 0, True)
 
     def on_reset(self, stream_id: int, code: int, by_peer: bool) -> None:
         if not by_peer:
@@ -226,6 +248,11 @@ class Http2Streams:
                 blocked.waiting = waiting
                 blocked.look_at = now + timeouts.write_idle_s
             next_at = min(next_at, blocked.look_at)
+        for stream_id, unwanted in list(self._unwanted.items()):
+            if unwanted.until <= now:
+                self._unwant(stream_id)
+            else:
+                next_at = min(next_at, unwanted.until)
         return next_at
 
     def drop_all(self) -> None:
@@ -233,6 +260,7 @@ class Http2Streams:
         for stream_id in [*self._incoming, *self._exchanges]:
             self._drop(stream_id)
         self._ending.clear()
+        self._unwanted.clear()
         self._blocked.clear()
 
     # --- inside
@@ -250,17 +278,35 @@ class Http2Streams:
         exchange.task = self._listener.begin(exchange)
 
     def _refuse(self, stream_id: int, error: GatewayError, *, whole: bool) -> None:
-        """Answer a request that never became one. The rest of one that is not here as a `whole` is
-        not wanted: NO_ERROR says so (RFC 9113 section 8.1)."""
+        """Answer a request that never became one."""
         self._forget(stream_id)
         now = self._connection.now
         self._guard.count_reset(now)
         request = Request("", "", "", (), b"", self._peer, "2", now, 0.0)
         exchange = Http2Exchange(self._connection, stream_id, request)
         if not whole:
-            self._ending[stream_id] = ErrorCode.NO_ERROR
+            most = _UNWANTED_BODIES * self._listener.limits.max_body_bytes
+            self._unwanted[stream_id] = unwanted = Unwanted(most, now + _UNWANTED_S)
+            self._connection.look_by(unwanted.until)
         answer_error(exchange, error, [(b"x-request-id", exchange.id.encode("ascii"))])
         self._listener.refused(exchange, error)
+
+    def _ignore(self, stream_id: int, size: int, ended: bool) -> None:
+        """More has come of a request that was answered."""
+        unwanted = self._unwanted.get(stream_id)
+        if unwanted is None:
+            return
+        unwanted.left -= size
+        if ended:
+            del self._unwanted[stream_id]
+            self.unsettled = True
+        elif unwanted.left < 0:
+            self._unwant(stream_id)
+
+    def _unwant(self, stream_id: int) -> None:
+        """NO_ERROR says that the rest need not come (RFC 9113 section 8.1)."""
+        self.engine.reset(stream_id, ErrorCode.NO_ERROR)
+        self._drop(stream_id)
 
     def _forget(self, stream_id: int) -> None:
         """The request is not arriving any more."""
@@ -290,6 +336,7 @@ class Http2Streams:
         self.unsettled = True
         self._forget(stream_id)
         self._ending.pop(stream_id, None)
+        self._unwanted.pop(stream_id, None)
         self._blocked.pop(stream_id, None)
         exchange = self._exchanges.pop(stream_id, None)
         if exchange is not None:

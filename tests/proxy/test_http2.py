@@ -233,21 +233,36 @@ def test_a_large_header_block_is_refused_politely(engine: EngineName) -> None:
     assert edge.answers[5].complete
 
 
-def test_a_body_that_is_too_large_is_refused_and_its_rest_not_wanted(engine: EngineName) -> None:
+def test_a_body_that_is_too_large_is_refused(engine: EngineName) -> None:
     edge = Http2Edge(engine, limits=ListenLimits(max_body_bytes=10_000))
     edge.send(edge.client.head(1, [*POST, (b"content-length", b"10001")]))
-    assert edge.answers[1].status == 413
-    assert edge.answers[1].reset == ErrorCode.NO_ERROR
     edge.send(edge.client.head(3, POST), data(3, b"x" * 9000), data(3, b"x" * 1001))
-    assert edge.answers[3].status == 413
-    assert error_of(edge.answers[3].body) == "payload_too_large"
-    assert edge.answers[3].complete
-    assert edge.answers[3].reset == ErrorCode.NO_ERROR
+    for stream in (1, 3):
+        assert edge.answers[stream].status == 413
+        assert error_of(edge.answers[stream].body) == "payload_too_large"
+        assert edge.answers[stream].complete
     assert edge.exchanges == []
     assert edge.listener.admission.buffered == 0
-    edge.send(data(3, b"x" * 1000))  # was under way
     edge.send(edge.client.request(5, GET)).answer(0)
     assert edge.answers[5].complete
+
+
+def test_the_rest_of_what_was_refused_is_read_for_a_while(engine: EngineName) -> None:
+    """A client that sends all before it reads the answer must be able to."""
+    edge = Http2Edge(engine, limits=ListenLimits(max_body_bytes=10_000))
+    for stream in (1, 3, 5, 7):
+        edge.send(edge.client.head(stream, POST), data(stream, b"x" * 10_001))
+    edge.send(data(1, b"x" * 9000), data(1, b"x" * 900, end=True))
+    edge.send(data(3, b"x" * 9000), edge.client.head(3, [(b"a", b"b")], end=True))
+    edge.send(*(data(5, b"x" * 10_000) for _ in range(16)))
+    assert [edge.answers[stream].reset for stream in (1, 3, 5, 7)] == [None] * 4
+    edge.send(data(5, b"x"))
+    assert edge.answers[5].reset == ErrorCode.NO_ERROR
+    edge.wait(4.0)
+    assert edge.answers[7].reset is None
+    edge.wait(1.5)
+    assert edge.answers[7].reset == ErrorCode.NO_ERROR
+    assert edge.connection.idle
 
 
 def test_so_many_bodies_at_a_time_are_enough(engine: EngineName) -> None:
@@ -265,7 +280,7 @@ def test_a_body_that_is_too_slow_costs_its_stream_alone(edge: Http2Edge) -> None
     edge.send(edge.client.head(3, POST), data(3, b"x" * 16_000))
     edge.wait(6.0)
     assert edge.answers[1].status == 408
-    assert edge.answers[1].reset == ErrorCode.NO_ERROR
+    assert edge.answers[1].complete
     edge.send(data(3, b"", end=True))
     assert [len(request.body) for request in edge.requests] == [16_000]
 
@@ -506,6 +521,19 @@ def test_a_connection_drains_in_two_steps(edge: Http2Edge) -> None:
     edge.exchanges[0].finish(b"data: [DONE]\n\n")
     edge.turn()
     assert edge.answers[1].complete
+    assert edge.transport.closed
+
+
+def test_a_fragile_client_is_told_of_the_end_when_it_has_no_streams(edge: Http2Edge) -> None:
+    """httpx gives up all streams at a GOAWAY."""
+    edge.send(edge.client.request(1, [*GET, (b"user-agent", b"OpenAI/Python 3.57.0")]))
+    edge.connection.shut_idle()
+    edge.turn()
+    edge.send(edge.client.request(3, GET)).answer(1)
+    assert edge.reader.of(frames.GOAWAY) == edge.reader.of(frames.PING) == []
+    edge.answer(0)
+    assert [one.code for one in edge.reader.of(frames.GOAWAY)] == [0]
+    edge.wait(NOTICE_S + 0.5)
     assert edge.transport.closed
 
 

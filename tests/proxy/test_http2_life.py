@@ -89,9 +89,25 @@ def test_old_connections_retire_at_different_times() -> None:
         assert one.due(old_at + 0.1) is Step.NOTICE
 
 
-def test_a_connection_has_had_enough_streams_once() -> None:
+def test_a_connection_has_had_enough_streams() -> None:
     one = life()
-    assert not any(one.began(110.0) for _ in range(MOST_STREAMS - 1))
-    assert one.began(110.0)
+    for _ in range(MOST_STREAMS - 1):
+        one.began(110.0)
+    assert not one.wanted
+    one.began(110.0)
+    assert one.wanted
+    assert one.may_retire
     one.noticed(110.0)
-    assert not one.began(110.0)
+    assert not one.may_retire
+
+
+def test_a_fragile_client_is_told_when_it_has_no_streams() -> None:
+    one = life()
+    one.fragile = True
+    one.began(110.0)
+    one.wanted = True
+    assert not one.may_retire
+    one.heard(10_000.0)
+    assert one.due(10_000.0) is None
+    one.idle(10_001.0)
+    assert one.may_retire

@@ -167,3 +167,18 @@ def test_a_body_may_be_too_large_or_not_as_announced() -> None:
     announced.add(b"xx")
     with pytest.raises(BadRequest):
         announced.complete("", 101.0)
+
+
+@pytest.mark.parametrize(
+    ("agent", "fragile"),
+    [
+        (b"OpenAI/Python 3.57.0", True),
+        (b"AsyncOpenAI/Python 3.57.0", True),
+        (b"python-httpx/0.28", True),
+        (b"curl/8.5.0", False),
+        (b"Go-http-client/2.0", False),
+    ],
+)
+def test_fragile_clients_are_known_by_their_name(agent: bytes, fragile: bool) -> None:
+    assert read((b"user-agent", agent)).fragile is fragile
+    assert not read().fragile
