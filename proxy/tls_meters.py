@@ -40,4 +40,5 @@ class TlsMeters:
         self._handshakes[resumed].inc()
 
     def refused(self, error: ssl.SSLError) -> None:
-        self._alerts.labels((error.reason or "other").lower()).inc()
+        # OpenSSL gives a reason; an error that Python makes has no such attribute.
+        self._alerts.labels((getattr(error, "reason", None) or "other").lower()).inc()

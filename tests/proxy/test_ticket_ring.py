@@ -14,7 +14,6 @@ from memory_tls import Connection
 
 from proxy.ticket_keys import OPEN, TicketKey
 from proxy.ticket_ring import OpenSsl, TicketRing, Unreachable
-from proxy.ticket_trial import try_ring
 from proxy.tls_context import ServerContext, new_context
 
 
@@ -133,33 +132,3 @@ def test_where_openssl_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(ssl, "OPENSSL_VERSION_NUMBER", 1)
         with pytest.raises(Unreachable, match="another OpenSSL"):
             OpenSsl()
-
-
-# --- the trial
-
-
-def test_the_trial_passes_here(authority: Authority) -> None:
-    try_ring(OpenSsl(), authority.issue("a.example").config())
-
-
-@pytest.mark.parametrize("fault", ["never resumes", "resumes for ever", "rotates badly"])
-def test_the_trial_finds_what_does_not_work(
-    authority: Authority, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = TicketKey.from_bytes(bytes(80))
-
-    class Faulty:
-        def __init__(self, secret: bytes) -> None:
-            pass
-
-        def period_at(self, now: float) -> int:
-            return int(now)
-
-        def ring(self, period: int, policy: bytes) -> Sequence[TicketKey]:
-            if fault == "never resumes":
-                return []
-            return [key if fault == "resumes for ever" else key._replace(name=b"%016d" % period)]
-
-    monkeypatch.setattr("proxy.ticket_trial.DerivedKeys", Faulty)
-    with pytest.raises(Unreachable, match="tickets resume when they should not, or do not"):
-        try_ring(OpenSsl(), authority.issue("a.example").config())

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from authority import Authority, Pair
+from http2_client import CHAT, Http2Client
 from running import InProcess, base_config
 from tls_client import Reply, get
 
@@ -92,6 +93,19 @@ async def test_the_certificate_is_that_of_the_name(authority: Authority, run: An
     astray = await gateway.get(client, "localhost", host="b.example")
     assert (astray.status, astray.code) == (421, "misdirected_request")
     assert (await gateway.get(client, "x.b.example", host="b.example:443")).status == 200
+
+
+async def test_over_http_2_each_stream_is_judged_by_itself(authority: Authority, run: Any) -> None:
+    first, second = authority.issue("localhost"), authority.issue("b.example")
+    gateway = await run(certificates=[paths(first), paths(second)])
+    client = await Http2Client.open(gateway.running.port, authority.client_context())
+    statuses = []
+    for host in (b"localhost", b"b.example", b"localhost:443", b"other.example"):
+        asked = {b":method": b"GET", b":authority": host, b":path": b"/healthz"}
+        stream = client.ask(b"", [(name, asked.get(name, value)) for name, value in CHAT[:4]])
+        statuses.append((await client.answer(stream)).status)
+    client.close()
+    assert statuses == [200, 421, 200, 200]
 
 
 async def test_no_handshake_fails_during_100_reloads(authority: Authority, run: Any) -> None:

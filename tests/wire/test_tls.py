@@ -136,8 +136,8 @@ def files(pair: Pair, tmp_path: Path) -> tuple[str, ...]:
 def test_workers_of_two_hosts_take_every_ticket_across_rotations(
     authority: Authority, files: tuple[str, ...], run_process: Run, tmp_path: Path
 ) -> None:
-    """Every reconnection resumes, though one host's clock is 8 hours behind the other's. Tickets are
-    three hours old when they are used, which adds up to less than a rotation."""
+    """Every reconnection resumes, though one host's clock is 8 hours behind the other's. Tickets
+    are three hours old when they are used, which adds up to less than a rotation."""
     one = Host(run_process, files, tmp_path / "one")
     two = Host(run_process, files, tmp_path / "two")
     client = Client(client_context(authority))
