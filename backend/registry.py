@@ -202,7 +202,8 @@ class Registry:
                 entry.monitor.start()
         self._models = roster.models()
         for entry in roster.entries.values():
-            model = entry.member.model = self._models[entry.replica.model]
+            entry.member.model = self._models[entry.replica.model]
+        for model in self._models.values():
             model.review()
         gone = []
         for replica_id, old in before.items():
