@@ -38,43 +38,53 @@ _QUOTA_UNITS: Final[dict[Unit, str]] = {
 }
 
 
+class Triple(NamedTuple):
+    """The x-ratelimit fields of one bucket: the first as it is, the names of the others, and what
+    their values are worked out from."""
+
+    limit: Field
+    remaining: bytes
+    reset: bytes
+    capacity: int
+    refill: int
+    window_s: int
+
+
 class Told(NamedTuple):
-    """What can be said of a plan once for all. `triples`: for each kind of x-ratelimit field the
-    indexes of its buckets. `items`: index, capacity, window, refill and name of each bucket for
-    RateLimit; window 0: streams."""
+    """What can be said of a plan once for all. `kinds`: the indexes of the buckets of requests, and
+    of those of tokens; `triples`: what is said of each. `rate_limit` has two holes for each of the
+    `items`, one for streams: index, capacity, window and refill (in units; 0: streams)."""
 
     policy: Field | None
-    triples: tuple[tuple[tuple[int, ...], bytes, bytes, bytes], ...]
-    items: tuple[tuple[int, int, int, int, bytes], ...]
+    kinds: tuple[tuple[int, ...], ...]
+    triples: dict[int, Triple]
+    rate_limit: bytes
+    items: tuple[tuple[int, int, int, int], ...]
 
 
 def told(plan: Plan) -> Told:
     shown = [(i, bucket) for i, bucket in enumerate(plan.buckets) if not bucket.rule.shadow]
     kinds: dict[bytes, list[int]] = {}
+    triples = {}
     for i, bucket in shown:
-        if bucket.rule.unit in _KINDS:
-            kinds.setdefault(_KINDS[bucket.rule.unit], []).append(i)
-    policy = ", ".join(_policy(bucket) for _, bucket in shown).encode("ascii")
-    return Told(
-        (b"ratelimit-policy", policy) if policy else None,
-        tuple(
-            (
-                tuple(indexes),
-                b"x-ratelimit-limit-" + kind,
+        if (kind := _KINDS.get(bucket.rule.unit)) is not None:
+            kinds.setdefault(kind, []).append(i)
+            triples[i] = Triple(
+                (b"x-ratelimit-limit-" + kind, b"%d" % (bucket.limit.capacity // UNITS)),
                 b"x-ratelimit-remaining-" + kind,
                 b"x-ratelimit-reset-" + kind,
+                *bucket.limit,
             )
-            for kind, indexes in sorted(kinds.items())
-        ),
+    policy = ", ".join(_policy(bucket) for _, bucket in shown).encode("ascii")
+    items = [f'"{b.rule.name}";r=%d' + ("" if b.concurrent else ";t=%d") for _, b in shown]
+    return Told(
+        (b"ratelimit-policy", policy) if policy else None,
+        tuple(tuple(indexes) for _, indexes in sorted(kinds.items())),
+        triples,
+        ", ".join(items).encode("ascii"),
         tuple(
-            (
-                i,
-                bucket.limit.capacity,
-                0 if bucket.concurrent else bucket.limit.window_s,
-                bucket.limit.refill,
-                bucket.rule.name.encode("ascii"),
-            )
-            for i, bucket in shown
+            (i, b.limit.capacity, b.limit.window_s, 0 if b.concurrent else b.limit.refill * UNITS)
+            for i, b in shown
         ),
     )
 
@@ -87,42 +97,36 @@ def _policy(bucket: Bucket) -> str:
     return f'"{rule.name}";q={limit.refill}{unit}{window}'
 
 
-def headers(plan: Plan, said: Told, levels: Sequence[int], first: int = -1) -> Headers:
+def headers(said: Told, levels: Sequence[int], first: int = -1) -> Headers:
     """The fields for an answer. `first` is the index of a bucket that goes before the others of
     its kind: the one that refused."""
     if said.policy is None:
         return ()
     fields: list[Field] = []
-    for indexes, limit, remaining, reset in said.triples:
+    for indexes in said.kinds:
         if len(indexes) == 1:
             i = indexes[0]
         elif first in indexes:
             i = first
         else:
             i = min(indexes, key=levels.__getitem__)
-        bounds, level = plan.buckets[i].limit, levels[i]
+        limit, remaining, reset, capacity, refill, window_s = said.triples[i]
+        level = levels[i]
         # `span(fill_us(...))`, spelled out where it is short: this runs for each request.
-        wait_us = -(-bounds.window_s * (bounds.capacity - level) // bounds.refill)
+        wait_us = -(-window_s * (capacity - level) // refill)
         if 0 < wait_us < 1_000_000:
             wait = b"%dms" % -(-wait_us // 1000)
         else:
             wait = span(min(wait_us, MAX_FILL_US))
         left = b"%d" % (level // UNITS) if level > 0 else b"0"
-        fields += (
-            (limit, b"%d" % (bounds.capacity // UNITS)),
-            (remaining, left),
-            (reset, wait),
-        )
-    parts = []
-    for i, capacity, window_s, refill, name in said.items:
+        fields += (limit, (remaining, left), (reset, wait))
+    numbers = []
+    for i, capacity, window_s, refill in said.items:
         level = levels[i]
-        left_now = level // UNITS if level > 0 else 0
-        if window_s == 0:
-            parts.append(b'"%b";r=%d' % (name, left_now))
-        else:
-            full_s = -(-window_s * (capacity - level) // (refill * UNITS))
-            parts.append(b'"%b";r=%d;t=%d' % (name, left_now, full_s))
-    fields += (said.policy, (b"ratelimit", b", ".join(parts)))
+        numbers.append(level // UNITS if level > 0 else 0)
+        if refill:
+            numbers.append(-(-window_s * (capacity - level) // refill))
+    fields += (said.policy, (b"ratelimit", said.rate_limit % tuple(numbers)))
     return tuple(fields)
 
 
@@ -159,7 +163,7 @@ def refusal(
         f"Rate limit `{bucket.rule.name}` reached for model `{plan.model}`: {_rate(bucket)}, "
         f"{left} left, {needed} needed. Try again in {span(wait_us).decode()}.",
         retry_after_s=wait_us / 1e6,
-        headers=_refusing(headers(plan, said, levels, index), bucket, wait_us),
+        headers=_refusing(headers(said, levels, index), bucket, wait_us),
         details={"limit": reason(bucket)},
     )
 

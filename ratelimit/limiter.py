@@ -155,7 +155,7 @@ class Limiter:
         for rule in plan.rules:
             if rule.name not in shadowed:
                 self._count_granted[rule.name]()
-        fields = answer.headers(plan, said, decision.levels)
+        fields = answer.headers(said, decision.levels)
         reservation = Reservation(prompt_tokens, output, fields, shadowed)
         return self.store.hold(reservation, self.store.store, charge)
 
@@ -214,7 +214,7 @@ class Limiter:
         for rule in local.rules:
             if rule.name not in shadowed:
                 self._counter(rule, "local_granted").inc()
-        fields = (*answer.headers(local, said, decision.levels), DEGRADED)
+        fields = (*answer.headers(said, decision.levels), DEGRADED)
         reservation = Reservation(prompt_tokens, output, fields, shadowed, degraded=True)
         return self.store.hold(reservation, self._local, charge)
 

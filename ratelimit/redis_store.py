@@ -30,7 +30,7 @@ from ratelimit.plan import FREE, Amounts, Plan, Who, make_plan
 from ratelimit.redis_cluster import Cluster, primary_of
 from ratelimit.redis_command import Commands
 from ratelimit.redis_link import Hooks, Link
-from ratelimit.redis_wire import Call, Wire
+from ratelimit.redis_wire import LINGER_S, SOON_S, Call, Wire
 from ratelimit.store import Charge, Decision, StoreUnavailable
 
 BACKLOG: Final = 10_000
@@ -169,10 +169,8 @@ class RedisStore:
         wire = self._routes.wire_of(template.slot)
         if wire is None:
             self._keep(call)
-        elif charge.plan.releases:  # a slot is free before its client can come back for it
-            wire.submit(call)
         else:
-            wire.submit_later(call)
+            wire.submit_later(call, SOON_S if charge.plan.releases else LINGER_S)
 
     async def levels(self, plan: Plan) -> Sequence[int]:
         levels: list[int] = (await self._ask(plan, self._commands.look(plan)))[1:]

@@ -22,6 +22,8 @@ from ratelimit.store import StoreUnavailable
 
 LINGER_S: Final = 0.01
 """What nobody waits for gathers so long at most, or until a reserve to travel with."""
+SOON_S: Final = 0.002
+"""What somebody may wait for soon: a slot that is free again."""
 STALL_S: Final = 0.002
 GRACE_S: Final = 0.001
 MAX_REPLY: Final = 1_048_576
@@ -92,6 +94,7 @@ class Wire(asyncio.Protocol):
         self._open = True
         self._flush_soon = False
         self._flush_later: asyncio.TimerHandle | None = None
+        self._flush_within_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.lost: asyncio.Future[str] = self._loop.create_future()
@@ -122,14 +125,20 @@ class Wire(asyncio.Protocol):
             self._flush_soon = True
             self._loop.call_soon(self._flush)
 
-    def submit_later(self, call: Call) -> None:
-        """Send with the next write, or in LINGER_S."""
+    def submit_later(self, call: Call, within_s: float = LINGER_S) -> None:
+        """Send with the next write, or in `within_s`."""
         if not self._open:
             self._fail(call, "lost")
             return
         self._outgoing.append(call)
-        if self._flush_later is None and not self._flush_soon:
-            self._flush_later = self._loop.call_later(LINGER_S, self._flush_lingering)
+        if self._flush_soon:
+            return
+        if self._flush_later is not None:
+            if within_s == LINGER_S or self._flush_within_s <= within_s:
+                return
+            self._flush_later.cancel()
+        self._flush_within_s = within_s
+        self._flush_later = self._loop.call_later(within_s, self._flush_lingering)
 
     def drop(self, kind: str) -> None:
         """Give the connection up at once; everything that waits fails with `kind`."""

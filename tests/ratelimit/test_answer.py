@@ -31,7 +31,7 @@ def test_spans(microseconds: int, expected: bytes) -> None:
 
 
 def test_headers_tell_of_the_tightest_bucket_of_each_kind_and_of_all_rules() -> None:
-    fields = dict(answer.headers(PLAN, TOLD, [59 * UNITS, 700 * UNITS, 570 * UNITS]))
+    fields = dict(answer.headers(TOLD, [59 * UNITS, 700 * UNITS, 570 * UNITS]))
     assert fields == {
         b"x-ratelimit-limit-requests": b"60",
         b"x-ratelimit-remaining-requests": b"59",
@@ -52,7 +52,7 @@ def test_other_units_and_windows() -> None:
         Rule(name="quiet", limit=1, shadow=True),
     ]
     plan = plan_of(*rules)
-    fields = answer.headers(plan, answer.told(plan), [2 * UNITS, 299_999_999, -5])
+    fields = answer.headers(answer.told(plan), [2 * UNITS, 299_999_999, -5])
     assert fields == (
         (
             b"ratelimit-policy",
@@ -64,11 +64,11 @@ def test_other_units_and_windows() -> None:
 
 def test_rules_in_shadow_are_not_mentioned() -> None:
     plan = plan_of(Rule(name="quiet", limit=1, shadow=True))
-    assert answer.headers(plan, answer.told(plan), [0]) == ()
+    assert answer.headers(answer.told(plan), [0]) == ()
 
 
 def test_a_debt_leaves_nothing_remaining() -> None:
-    fields = dict(answer.headers(PLAN, TOLD, [60 * UNITS, 6000 * UNITS, -600 * UNITS]))
+    fields = dict(answer.headers(TOLD, [60 * UNITS, 6000 * UNITS, -600 * UNITS]))
     assert fields[b"x-ratelimit-remaining-tokens"] == b"0"
     assert fields[b"x-ratelimit-reset-tokens"] == b"2m0s"
     assert fields[b"ratelimit"].endswith(b'"slow";r=0;t=120')

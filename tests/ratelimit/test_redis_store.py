@@ -14,7 +14,7 @@ from ratelimit.bucket import UNITS
 from ratelimit.config import RedisConfig
 from ratelimit.plan import Plan
 from ratelimit.redis_store import RedisStore
-from ratelimit.redis_wire import Call
+from ratelimit.redis_wire import LINGER_S, Call
 from ratelimit.store import Decision, StoreUnavailable
 
 PLAN = plan_of(REQUESTS, TOKENS)
@@ -26,7 +26,7 @@ class FakeWire:
     def __init__(self, reply: Any = None) -> None:
         self.reply = reply
         self.called: list[bytes] = []
-        self.at_once: list[Call] = []
+        self.soon: list[Call] = []
         self.later: list[Call] = []
 
     def call(self, command: bytes, slot: int) -> asyncio.Future[Any]:
@@ -36,11 +36,8 @@ class FakeWire:
         future.set_result(list(reply) if isinstance(reply, list) else reply)
         return future
 
-    def submit(self, call: Call) -> None:
-        self.at_once.append(call)
-
-    def submit_later(self, call: Call) -> None:
-        self.later.append(call)
+    def submit_later(self, call: Call, within_s: float = LINGER_S) -> None:
+        (self.later if within_s == LINGER_S else self.soon).append(call)
 
 
 def store(metrics: Metrics | None = None, wire: FakeWire | None = None) -> RedisStore:
@@ -95,16 +92,16 @@ async def test_without_a_connection_nothing_is_tried() -> None:
     assert not redis._backlog
 
 
-async def test_a_slot_is_given_back_at_once_and_tokens_with_others() -> None:
+async def test_a_slot_is_given_back_sooner_than_tokens() -> None:
     wire = FakeWire()
     redis = store(wire=wire)
     redis.progress(charge_of(PLAN), PLAN.nothing)
     redis.settle(charge_of(PLAN), PLAN.nothing)
     assert [call.kept for call in wire.later] == [False, True]
-    assert not wire.at_once
+    assert not wire.soon
     with_streams = plan_of(STREAMS, TOKENS)
     redis.settle(charge_of(with_streams), with_streams.nothing)
-    assert [call.kept for call in wire.at_once] == [True]
+    assert [call.kept for call in wire.soon] == [True]
 
 
 async def test_settles_without_a_connection_are_kept_within_bounds(

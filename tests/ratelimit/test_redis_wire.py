@@ -7,7 +7,7 @@ import pytest
 
 from ratelimit.circuit import Circuit
 from ratelimit.redis_reply import command, join
-from ratelimit.redis_wire import Call, Wire
+from ratelimit.redis_wire import SOON_S, Call, Wire
 from ratelimit.store import StoreUnavailable
 
 BY_HASH, BY_TEXT = join((b"EVALSHA", b"abc")), join((b"EVAL", b"return 1"))
@@ -91,6 +91,20 @@ async def test_one_timer_serves_settles_that_came_after_a_write() -> None:
     it.wire._flush_lingering()
     assert await it.sent() == b"second;"
     assert it.wire._flush_later is None
+
+
+async def test_who_cannot_wait_so_long_takes_the_others_along() -> None:
+    it = Fixture()
+    it.wire.submit_later(Call(b"late;"))
+    patient = it.wire._flush_later
+    it.wire.submit_later(Call(b"soon;"), SOON_S)
+    hurried = it.wire._flush_later
+    assert patient is not None
+    assert patient.cancelled()
+    it.wire.submit_later(Call(b"later;"))
+    assert it.wire._flush_later is hurried
+    it.wire._flush_lingering()
+    assert await it.sent() == b"late;soon;later;"
 
 
 async def test_calls_of_two_writes_are_observed_apart() -> None:
