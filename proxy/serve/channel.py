@@ -88,10 +88,10 @@ class Channel:
     def _receive(self) -> bytes:
         if not self._takes_descriptors:
             return self._sock.recv(_READ_BYTES)
-        data, descriptors, _, _ = socket.recv_fds(
-            self._sock, _READ_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-        )
-        self.descriptors += descriptors
+        data, descriptors, _, _ = socket.recv_fds(self._sock, _READ_BYTES, _MOST_DESCRIPTORS)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)  # recv_fds takes flags, and ignores them
+            self.descriptors.append(descriptor)
         return data
 
     def wait(self, timeout_s: float) -> list[Message]:

@@ -25,7 +25,7 @@ from proxy.serve.messages import (
     Staged,
 )
 from proxy.serve.rollout import Rollout, Step
-from proxy.serve.watch import INTERVAL_S, Identity, Watch, look_at
+from proxy.serve.watch import INTERVAL_S, Identity, Look, Watch, look_at
 
 Answer = Callable[[Message], None]
 _log = logging.getLogger("headrace.serve")
@@ -65,7 +65,8 @@ class Source(Protocol):
 
 class Reloader:
     """`tell(message)` sends to every living worker and returns their indexes; `say(text)` tells
-    the operator. Instants are monotonic seconds; `wall` is the clock of the outcome."""
+    the operator; `seen` are the files in force as they were before they were read. Instants are
+    monotonic seconds; `wall` is the clock of the outcome."""
 
     def __init__(
         self,
@@ -76,14 +77,15 @@ class Reloader:
         seen: Mapping[str, Identity],
         now: float,
         wall: Clock,
-        watch: Watch | None = None,
+        look: Look = look_at,
     ) -> None:
         self._source = source
         self._tell = tell
         self._say = say
         self._wall = wall
         self._in_force = dict(seen)
-        self._watch = watch or Watch()
+        self._look = look
+        self._watch = Watch(look)
         self._watch.expect(self._in_force)
         self._look_at = now + INTERVAL_S
         self._reasons: list[str] = []
@@ -161,7 +163,7 @@ class Reloader:
     def _begin(self, now: float) -> None:
         self._why, self._reasons = ", ".join(self._reasons), []
         self._asked, self._answers = self._answers, []
-        before = look_at(self._in_force)
+        before = self._look(self._in_force)
         self._seen = {}
         fault = ""
         try:

@@ -70,6 +70,7 @@ class Successor:
                 self.pid = 0
             return code
         if codes:
-            self.exit_code = max(0, codes.get(self.pid, list(codes.values())[-1]))
+            last = codes.get(self.pid, list(codes.values())[-1])
+            self.exit_code = last if last >= 0 else 128 - last
         self._gone = none_left
         return None

@@ -15,6 +15,8 @@ INTERVAL_S = 2.0
 Identity = tuple[str, int, int, int, int] | None
 """Resolved path, device, inode, modification time in nanoseconds and size; None: no such file."""
 
+Look = Callable[[Iterable[str]], dict[str, Identity]]
+
 
 def identity(path: str) -> Identity:
     try:
@@ -32,7 +34,7 @@ def look_at(paths: Iterable[str]) -> dict[str, Identity]:
 class Watch:
     """Compares the files with how they were when they were last read."""
 
-    def __init__(self, look: Callable[[Iterable[str]], dict[str, Identity]] = look_at) -> None:
+    def __init__(self, look: Look = look_at) -> None:
         self._look = look
         self._known: dict[str, Identity] = {}
         self._last: dict[str, Identity] = {}
