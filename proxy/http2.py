@@ -97,7 +97,8 @@ class Http2Connection(asyncio.Protocol):
             self.due = True  # whatever the engine's news lead to is flushed below
             self._engine.receive(data)
         if self._guard.exceeded:
-            self._end(ErrorCode.ENHANCE_YOUR_CALM)
+            self._listener.http2_floods.labels(self._guard.exceeded).inc()
+            self._end(self._guard.code)
             return
         self._flush()
         if len(data) >= LARGE_READ_BYTES and self._transport is not None and not self._closing:
@@ -253,8 +254,6 @@ class Http2Connection(asyncio.Protocol):
 
     def _end(self, code: ErrorCode) -> None:
         """The client broke a rule, or was too much."""
-        if code == ErrorCode.ENHANCE_YOUR_CALM:
-            self._listener.http2_floods.labels(self._guard.exceeded).inc()
         self._streams.taking = False
         self._streams.drop_all()
         self._engine.goaway(code)

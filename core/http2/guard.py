@@ -9,6 +9,7 @@ CVE-2023-44487, CVE-2024-27316, CVE-2025-8671).
 from __future__ import annotations
 
 from core.http2 import frames
+from core.http2.engine import ErrorCode
 
 _BURSTS: dict[int, tuple[str, int, float]] = {
     frames.PRIORITY: ("priority", 500, 20.0),
@@ -20,6 +21,7 @@ _BURSTS: dict[int, tuple[str, int, float]] = {
     frames.WINDOW_UPDATE: ("window_updates", 500, 50.0),
     frames.CONTINUATION: ("continuations", 100, 5.0),
 }
+_LARGEST_FRAME = 16_384  # no larger ones were announced (RFC 9113 section 4.2)
 _PRIORITY_UPDATE = 0x10
 _SMALL_BYTES = 64
 _PADDING = 256  # at most so much of a padded frame is nothing
@@ -60,7 +62,8 @@ class _Budget:
 
 
 class FrameGuard:
-    """Of one connection. `exceeded` names the first budget that was exceeded, "" while none was.
+    """Of one connection. `exceeded` names the first budget that was exceeded, "" while none was;
+    `code` is what the client is told then.
 
     `block_since` is when a header block began that has not ended (0.0: none): no other frame may
     come meanwhile.
@@ -68,6 +71,7 @@ class FrameGuard:
 
     def __init__(self, *, max_header_bytes: int, now: float, preface: bool = True) -> None:
         self.exceeded = ""
+        self.code = ErrorCode.ENHANCE_YOUR_CALM
         self.block_since = 0.0
         self._skip = len(frames.PREFACE) if preface else 0  # payload bytes still to come
         self._partial = b""  # of a frame header
@@ -95,6 +99,9 @@ class FrameGuard:
         at, end = self._skip, len(data) - frames.HEADER_BYTES
         while at <= end:
             length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
+            if length > _LARGEST_FRAME:
+                self.exceeded, self.code = "frame_size", ErrorCode.FRAME_SIZE_ERROR
+                return False
             kind, flags = data[at + 3], data[at + 4]
             if kind <= frames.HEADERS:
                 self._judge_message(kind, flags, length, now)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.http2 import frames
+from core.http2.engine import ErrorCode
 from core.http2.frames import PREFACE, frame
 from core.http2.guard import FrameGuard
 
@@ -29,8 +30,12 @@ FLOODS: dict[str, tuple[bytes, str]] = {
 }
 
 
-def guard(**changes: int) -> FrameGuard:
-    return FrameGuard(max_header_bytes=65_536, now=NOW, preface=False, **changes)
+def guard() -> FrameGuard:
+    return FrameGuard(max_header_bytes=65_536, now=NOW, preface=False)
+
+
+def small_guard() -> FrameGuard:
+    return FrameGuard(max_header_bytes=12_000, now=NOW, preface=False)
 
 
 @pytest.mark.parametrize(("flood", "budget"), FLOODS.values(), ids=FLOODS.keys())
@@ -100,9 +105,17 @@ def test_a_header_block_is_bounded_in_pieces_and_bytes() -> None:
     piece = frame(frames.CONTINUATION, 0, 1, b"x")
     assert guard().feed(head + piece * 8, NOW, 0)
     assert not guard().feed(head + piece * 9, NOW, 0)
-    large = frame(frames.CONTINUATION, 0, 1, bytes(60_000))
-    assert guard().feed(head + large * 2, NOW, 0)
-    assert not guard().feed(head + large * 3, NOW, 0)
+    large = frame(frames.CONTINUATION, 0, 1, bytes(10_000))
+    assert small_guard().feed(head + large * 2, NOW, 0)
+    assert not small_guard().feed(head + large * 3, NOW, 0)
+
+
+def test_a_frame_that_is_too_large_is_not_waited_for() -> None:
+    judge = guard()
+    assert judge.feed(frame(frames.DATA, 0, 1, bytes(16_384)), NOW, 0)
+    assert not judge.feed(b"\x00\x40\x01\x00\x00\x00\x00\x00\x01", NOW, 0)
+    assert judge.exceeded == "frame_size"
+    assert judge.code == ErrorCode.FRAME_SIZE_ERROR
 
 
 def test_a_header_block_that_goes_on_is_known_since_when() -> None:
