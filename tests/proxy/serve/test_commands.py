@@ -126,3 +126,36 @@ def keys(document: object) -> set[str]:
     if isinstance(document, list):
         return set().union(*map(keys, document))
     return set()
+
+
+def test_a_reload_without_a_gateway_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "headrace.yaml"
+    file.write_text(f"{MINIMAL}\nrun_dir: run\n")
+    assert main(["reload", "-c", str(file)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"headrace: no gateway answers at {tmp_path}/run/control.sock (")
+
+
+def test_where_no_control_socket_can_be_the_mend_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    file = tmp_path / "headrace.yaml"
+    file.write_text(MINIMAL)
+    assert main(["reload", "-c", str(file)]) == 1
+    assert "set `run_dir` to a folder that the gateway may write" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_yaml_is_refused_by_reload_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "headrace.yaml"
+    file.write_text("a: [")
+    assert main(["reload", "-c", str(file)]) == 2
+    first = capsys.readouterr().err
+    assert main(["check", "-c", str(file)]) == 2
+    assert capsys.readouterr().err == first

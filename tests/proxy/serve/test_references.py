@@ -8,7 +8,7 @@ import pytest
 
 from core.section import FilePath, OutputPath, Secret, Section
 from proxy.config import AccessTarget, LogConfig
-from proxy.serve.references import missing_references
+from proxy.serve.references import missing_references, referenced_files
 
 
 class Inner(Section):
@@ -47,6 +47,21 @@ def test_nothing_is_missing(tmp_path: Path) -> None:
         inner=(Inner(key=Secret(f"file:{tmp_path / 'key'}")),),
     )
     assert list(missing_references(section)) == []
+
+
+def test_what_is_read_for_a_configuration(tmp_path: Path) -> None:
+    section = Outer(
+        path=FilePath("/a"),
+        log=OutputPath("/log"),
+        inner=(
+            Inner(key=Secret("env:NAME")),
+            Inner(key=Secret.from_text("file:b", str(tmp_path))),
+        ),
+        by_name={"x": FilePath("/c")},
+    )
+    found = list(referenced_files(section))
+    assert found == ["/a", str(tmp_path / "b"), "/c"]
+    assert {type(path) for path in found} == {str}
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
