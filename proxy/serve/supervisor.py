@@ -286,10 +286,11 @@ class Supervisor:
             self._give_up_at = math.inf
             self._exit_code = EXIT_FAILED
             self._stop(f"not ready after {START_S:g} s; the running gateway goes on")
-        if now >= self._kill_at and (late := self._children.living):
-            say(f"killing {len(late)} workers that did not end in time")
-            self._children.kill()
-            self._kill_at = math.inf
+        if now >= self._kill_at:
+            self._kill_at = math.inf  # also when nobody is left: it must not be due for ever
+            if late := self._children.living:
+                say(f"killing {len(late)} workers that did not end in time")
+                self._children.kill()
 
     def _reap(self) -> None:
         ended = self._children.reap()
