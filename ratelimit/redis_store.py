@@ -79,6 +79,7 @@ class RedisStore:
         self._state = metrics.gauge(
             "headrace_limit_store_state", "1 while the store of the limits is in use."
         )
+        self._in_use = False
         self._seconds = metrics.histogram(
             "headrace_limit_store_seconds", "Time until the store answered.", LATENCY_BUCKETS
         )
@@ -123,7 +124,7 @@ class RedisStore:
             self._resend_timer.cancel()
         self._resend()
         await self._routes.close()
-        self._state.set(0)
+        self._show(False)
 
     def ready(self) -> str | None:
         return self._routes.ready()
@@ -224,9 +225,14 @@ class RedisStore:
 
     def _changed(self) -> None:
         """A server was connected or lost."""
-        self._state.set(1 if self._routes.ready() is None else 0)
+        self._show(self._routes.ready() is None)
         if self._backlog:
             self._resend()
+
+    def _show(self, in_use: bool) -> None:
+        """By differences: while a reload takes place an old store and a new one count together."""
+        self._state.inc(in_use - self._in_use)
+        self._in_use = in_use
 
 
 def _nowhere(call: Call, error: str) -> bool:

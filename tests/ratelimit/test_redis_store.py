@@ -142,3 +142,20 @@ def test_certificates_that_are_not_there_are_an_operators_fault() -> None:
     config = RedisConfig(url="rediss://cache", ca=FilePath("/nowhere/ca.pem"))
     with pytest.raises(ConfigError, match=r"/nowhere/ca\.pem"):
         RedisStore(config, Metrics.private(), 30.0)
+
+
+async def test_two_stores_are_counted_together_while_one_follows_the_other() -> None:
+    metrics = Metrics.private()
+    stores = [store(metrics, FakeWire()) for _ in range(2)]
+
+    def shown() -> float:
+        return metrics.value("headrace_limit_store_state")
+
+    for number, redis in enumerate(stores):
+        for _ in range(2):
+            redis._changed()
+        assert shown() == number + 1
+    for number, redis in enumerate(stores):
+        redis._routes.wire = None  # type: ignore[attr-defined]
+        await redis.close()
+        assert shown() == 1 - number
