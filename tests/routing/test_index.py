@@ -208,3 +208,35 @@ def test_agrees_with_a_naive_index(seed: int, capacity: int) -> None:
         expectation.drop()
         model.expected.remove(blocks)
     assert len(index) == len(set().union(*(model.order for model in naive)))
+
+
+def test_another_limit_holds_as_blocks_come() -> None:
+    index = PrefixIndex(1000)
+    target = index.add(500)
+    for first in (0, 200):
+        blocks = list(range(first + 1, first + 201))
+        index.expect(target, blocks)
+        index.confirm(target, blocks)
+    assert len(index) == 400
+    index.limit(100)
+    index.expect(target, [1])
+    index.confirm(target, [1])
+    assert len(index) <= 100 + 100 // 16
+    assert index.has(target)
+
+
+def test_a_cleared_index_is_swept_within_a_budget() -> None:
+    index = PrefixIndex(1000)
+    targets = [index.add(100) for _ in range(2)]
+    for target in targets:
+        index.expect(target, [1, 2, 3])
+    index.confirm(targets[0], [1, 2, 3])
+    index.clear()
+    assert not index.has(targets[0])
+    assert not index.sweep(2)
+    assert index.sweep(100)
+    assert len(index) == 0
+    for target in targets:  # of leases that end later
+        index.confirm(target, [1, 2, 3])
+        index.drop(target, [1, 2, 3])
+    assert len(index) == 0
