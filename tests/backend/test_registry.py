@@ -144,3 +144,61 @@ def test_one_line_for_a_change(caplog: pytest.LogCaptureFixture) -> None:
         "replica r0: circuit open",
         "replica r0: circuit closed",
     ]
+
+
+def replicas(*ids: str, **fields: Any) -> list[ReplicaConfig]:
+    """Of the model m; those of `Fleet` have such URLs too."""
+    return [ReplicaConfig(url=f"http://gpu-{i[1:]}:8000", model="m", id=i, **fields) for i in ids]
+
+
+def test_those_that_stay_keep_what_is_known_of_them() -> None:
+    fleet = Fleet("m", "m")
+    registry = fleet.registry
+    registry.failed("r0", REFUSAL)
+    kept = registry.member("r0")
+    before = registry.candidates("m")
+    roster = registry.stage(replicas("r0", "r2", weight=2.0), UpstreamConfig())
+    assert registry.candidates("m") == before
+    assert [replica.weight for replica in before] == [1.0]
+    assert registry.commit(roster) == ["r1"]
+    assert registry.member("r0") is kept
+    assert fleet.ids() == ["r2"]
+    assert {replica.weight for replica in registry.candidates("m")} == {2.0}
+    assert (fleet.healthy("r0"), fleet.healthy("r2")) == (0.0, 1.0)
+    shown = fleet.metrics.board.collect()["headrace_replica_healthy"].series
+    assert sorted(shown) == [("r0",), ("r2",)]
+    with pytest.raises(KeyError):
+        registry.member("r1")
+
+
+def test_another_server_under_an_id_is_a_new_one() -> None:
+    fleet = Fleet("m")
+    old = fleet.registry.member("r0")
+    moved = [ReplicaConfig(url="http://elsewhere", model="m", id="r0")]
+    assert fleet.registry.commit(fleet.registry.stage(moved, UpstreamConfig())) == ["r0"]
+    assert fleet.registry.member("r0") is not old
+    old.failed(REFUSAL)
+    assert (fleet.refused, fleet.healthy("r0"), fleet.ids()) == ([], 1.0, ["r0"])
+
+
+def test_settings_of_health_hold_for_those_that_stay() -> None:
+    fleet = Fleet("m", "m")
+    config = UpstreamConfig(health=HealthConfig(failures=1), metrics="off")
+    assert fleet.registry.commit(fleet.registry.stage(replicas("r0", "r1"), config)) == []
+    fleet.registry.failed("r0", UpstreamProtocolError("x"))
+    assert fleet.ids() == ["r1"]
+
+
+def test_a_roster_says_what_it_waits_for() -> None:
+    fleet = Fleet("m")
+    registry = fleet.registry
+    roster = registry.stage(replicas("r0", "r1"), UpstreamConfig())
+    assert roster.unasked() == ["r1"]
+    assert registry.unready(roster) == "model m: no replica has answered yet"
+    roster.entries["r1"].member.probed(Probe.GOOD)
+    assert (roster.unasked(), registry.unready(roster)) == ([], None)
+    assert registry.ready() == "model m: no replica has answered yet"
+    assert registry.ready(["n"]) is None
+    registry.drop(roster)
+    unprobed = registry.stage(replicas("r0", "r2"), UpstreamConfig(active_health=False))
+    assert (unprobed.unasked(), registry.unready(unprobed)) == ([], None)
