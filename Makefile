@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UNIT := $(addprefix tests/,core auth ratelimit routing backend proxy loadtest)
 
-# Without its bytecode half of the time of `make test-unit` would go into compiling.
+# Without kept bytecode a fourth of the time of `make test-unit` would go into compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo test test-unit check format bench bench-full lock clean
