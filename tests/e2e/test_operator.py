@@ -197,6 +197,7 @@ def test_the_examples_pass_the_check(identity: Identity, tmp_path: Path) -> None
     secrets = dict.fromkeys(
         ("HEADRACE_REDIS_PASSWORD", "VLLM_API_KEY", "HEADRACE_ROUTING_SECRET"), "secret"
     )
+    secrets["HEADRACE_TICKET_SECRET"] = "secret" * 8
     checks = {}
     for example in sorted((ROOT / "configs").glob("*.yaml")):
         path = tmp_path / example.name
