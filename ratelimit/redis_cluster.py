@@ -3,6 +3,8 @@
 Both are asked in the background, through redis-py and without its retries. Calls on the path of a
 request go over `redis_wire.py` to the server that the map names; a server that has handed a slot
 on says so (MOVED, ASK), and the call follows within its deadline, once the other is connected.
+While only a part of a tenant's keys has moved, neither server can answer (TRYAGAIN), and its
+requests go by `on_store_failure`.
 """
 
 from __future__ import annotations

@@ -211,9 +211,9 @@ class Wire(asyncio.Protocol):
         if kind in ("moved", "ask") and self._redirect(call, error):
             return
         self._fail(call, kind)
-        # A key of the wrong type is one tenant's trouble, not the server's. One that may not write
-        # any more is no longer the one to talk to.
-        if kind != "wrong_type" and (self._circuit.failed() or kind == "readonly"):
+        # A key of the wrong type is one tenant's trouble, not the server's; so is a slot that moves.
+        # A server that may not write any more is no longer the one to talk to.
+        if kind not in ("wrong_type", "ask") and (self._circuit.failed() or kind == "readonly"):
             self.drop(kind)
 
     def _fail(self, call: Call, kind: str) -> None:

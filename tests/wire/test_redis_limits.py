@@ -309,9 +309,9 @@ async def test_a_frozen_redis_costs_a_few_deadlines_and_then_nothing(
     for name in ("submit", "submit_later"):
         method = getattr(Wire, name)
 
-        def spy(self: Wire, call: Call, method: Any = method) -> None:
+        def spy(self: Wire, call: Call, *rest: Any, method: Any = method) -> None:
             sent.append(call.command)
-            method(self, call)
+            method(self, call, *rest)
 
         monkeypatch.setattr(Wire, name, spy)
     valkey.pause()
