@@ -41,7 +41,10 @@ class ResumingContext(ssl.SSLContext):
     def _newest(self) -> ssl.SSLSession | None:
         """TLS 1.3 tickets come after the handshake, so the last connection is asked only now; it
         has none if it is still in its handshake, or never got through it."""
-        found = self._last.session if self._last is not None else None
+        try:
+            found = self._last.session if self._last is not None else None
+        except ValueError:  # half-way through the handshake there is one that is not whole
+            found = None
         if found is not None and found.has_ticket:
             self._session = found
         return self._session

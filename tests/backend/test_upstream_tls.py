@@ -94,6 +94,18 @@ def test_a_connection_under_way_does_not_hide_an_earlier_session(tmp_path: Path)
     assert never_ends.server.version() is None
 
 
+def test_a_connection_in_the_middle_of_its_handshake(tmp_path: Path) -> None:
+    """Its session is there and cannot be read."""
+    server = Server(tmp_path)
+    client = context(server.tls)
+    half_way = server.start(client)
+    with pytest.raises(ssl.SSLWantReadError):
+        half_way.client.do_handshake()
+    with pytest.raises(ValueError, match="i2d"):
+        assert half_way.client.session
+    assert not server.start(client).end().server.session_reused
+
+
 def test_without_tickets_nothing_is_resumed(tmp_path: Path) -> None:
     server = Server(tmp_path, tickets=0)
     client = context(server.tls)
