@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from auth.config import ClaimsConfig
+from auth.config import MAX_NAME_CHARS, ClaimsConfig
 from auth.token import TokenRefused
 from core.principal import Principal
 
-MAX_NAME_CHARS = 256
 MAX_MODELS = 1024
 
 _split_names = re.compile(r"[\s,]+").split

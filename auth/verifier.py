@@ -1,4 +1,4 @@
-"""The authenticator: `Authorization` in, `Principal` out. Performs.
+"""JSON Web Tokens: the header `Authorization` in, `Principal` out. Performs.
 
 The signature of a token is checked once per worker; after that the header is known by its SHA-256
 until the token expires or the issuer's key set changes, and costs no more than a look-up.
@@ -54,11 +54,12 @@ class _Remembered(NamedTuple):
 
 
 class _Refused(NamedTuple):
+    fault: str
     source: KeySource
     epoch: int
 
 
-class Authenticator:
+class TokenVerifier:
     """Bearer tokens of the configured issuers.
 
     `board`: made before the fork when there are several workers (None: one of our own). Raises
@@ -96,7 +97,7 @@ class Authenticator:
             "Workers by the state of their key set: fresh, stale or none.",
             ("issuer", "state"),
         )
-        board = board or Board(len(config.issuers))
+        board = board or Board(max(1, len(config.issuers)))
         make_fetcher = make_fetcher or fetcher_for
         self._sources = {
             issuer.issuer: KeySource(
@@ -111,7 +112,7 @@ class Authenticator:
         }
 
     def __repr__(self) -> str:
-        return f"Authenticator({list(self._sources)}, {len(self._remembered)} tokens remembered)"
+        return f"TokenVerifier({list(self._sources)}, {len(self._remembered)} tokens remembered)"
 
     async def start(self) -> None:
         """Begin to fetch key sets. Does not wait for them: see `ready`."""
@@ -130,7 +131,7 @@ class Authenticator:
         """Issuer -> seconds since its key set was last fetched on this host (None: never)."""
         return {name: source.age() for name, source in self._sources.items()}
 
-    async def authenticate(self, authorization: bytes | None) -> Principal:
+    async def verify(self, authorization: bytes | None) -> Principal:
         """Who sent this value of the header `Authorization`.
 
         Raises Unauthenticated, always with the same words, or Unavailable when the issuer's key
@@ -158,7 +159,7 @@ class Authenticator:
         except TokenRefused as error:
             self._count_refused.inc()
             _log.debug("token refused: %s", error)
-            raise Unauthenticated(REFUSAL) from None
+            raise Unauthenticated(REFUSAL, str(error)) from None
         except Unavailable:
             self._count_unavailable.inc()
             raise
@@ -182,7 +183,7 @@ class Authenticator:
     async def _verify(self, raw: bytes, digest: bytes) -> Principal:
         refused = self._refused.get(digest)
         if refused is not None and refused.epoch == refused.source.epoch:
-            raise TokenRefused("refused before")
+            raise TokenRefused(refused.fault)
         token = read_token(raw)
         source = self._source(token)
         expires_at = check_token(token, source.issuer, self._wall_clock())
@@ -194,9 +195,9 @@ class Authenticator:
         epoch = source.epoch
         try:
             verify_signature(token, key)
-        except TokenRefused:
+        except TokenRefused as error:
             # Only this fault lasts as long as the key set; the others may mend, or are cheap.
-            _put(self._refused, digest, _Refused(source, epoch), MAX_REFUSED)
+            _put(self._refused, digest, _Refused(str(error), source, epoch), MAX_REFUSED)
             raise
         principal = principal_of(token.claims, source.issuer.claims)
         known = _Remembered(principal, expires_at, source, epoch)
@@ -209,24 +210,6 @@ class Authenticator:
         if source is None:
             raise TokenRefused("unknown issuer")
         return source
-
-
-class AnonymousAuthenticator:
-    """`auth: none`: everybody is the tenant `anonymous`."""
-
-    _principal = Principal(tenant="anonymous")
-
-    async def start(self) -> None:
-        """Nothing to do."""
-
-    async def close(self) -> None:
-        """Nothing to do."""
-
-    def ready(self) -> str | None:
-        return None
-
-    async def authenticate(self, authorization: bytes | None) -> Principal:
-        return self._principal
 
 
 def _put(entries: OrderedDict[bytes, T], digest: bytes, entry: T, limit: int) -> None:

@@ -58,11 +58,16 @@ class BadRequest(GatewayError):
 
 
 class Unauthenticated(BadRequest):
-    """No credentials, or none that hold. The message never says which check failed."""
+    """No credentials, or none that hold. The message never says which check failed: `fault` does,
+    for the operator."""
 
     status = 401
     code = "invalid_api_key"
     kind = "authentication_error"
+
+    def __init__(self, message: str, fault: str = "") -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class Forbidden(BadRequest):

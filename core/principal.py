@@ -21,7 +21,8 @@ class Principal:
     `tenant` owns limits and cache isolation, `subject` names the user inside the tenant, `tier`
     selects limits, `models` are the allowed model names (None: all). `organisation` is what
     several tenants may belong to, `key` the credential where it has a name of its own. `limits`
-    are pairs of a rule's name and what holds for this caller instead.
+    are pairs of a rule's name and what holds for this caller instead. `groups` are what rules of
+    access may ask for.
     """
 
     tenant: str
@@ -31,6 +32,7 @@ class Principal:
     organisation: str = ""
     key: str = ""
     limits: tuple[tuple[str, Quota], ...] = ()
+    groups: frozenset[str] = frozenset()
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models

@@ -31,7 +31,8 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `time` is when the record was written unless the caller says otherwise. `phase` is where the
     exchange ended, `reason` the code of its error, or "ok". `*_ms` are milliseconds; those named
     after a phase are the time spent in it, `ttft_ms` runs from the first byte of the request.
-    `limit` is the rule that refused, `shadow_refusals` are those that would have.
+    `key` is the id of an API key, `auth_fault` why a credential was refused. `limit` is the rule
+    that refused, `shadow_refusals` are those that would have.
     """
 
     request_id: str
@@ -45,6 +46,8 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     reason: str | None = None
     tenant: str | None = None
     subject: str | None = None
+    key: str | None = None
+    auth_fault: str | None = None
     model: str | None = None
     replica: str | None = None
     tries: int | None = None

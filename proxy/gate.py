@@ -54,6 +54,7 @@ _SINGLE = frozenset(
         b"content-type",
         b"content-encoding",
         b"authorization",
+        b"x-api-key",
         b"expect",
     }
 )

@@ -17,8 +17,15 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from core.clock import Clock
-from core.errors import ClientGone, GatewayError, MethodNotAllowed, NotFound, Unavailable
-from core.exchange import Exchange, Header
+from core.errors import (
+    ClientGone,
+    GatewayError,
+    MethodNotAllowed,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from core.exchange import Exchange, Header, Request
 from core.principal import Principal
 from core.prompt import Prompt
 from proxy.access_log import AccessRecord, milliseconds
@@ -41,7 +48,7 @@ _CHAT_PATH, _COMPLETIONS_PATH = CHAT.encode("ascii"), COMPLETIONS.encode("ascii"
 
 
 class Authenticator(Protocol):
-    async def authenticate(self, authorization: bytes | None) -> Principal: ...
+    async def authenticate(self, request: Request) -> Principal: ...
 
 
 class Prompter(Protocol):
@@ -269,11 +276,15 @@ class Pipeline:
     async def _authenticate(self, exchange: Exchange, record: AccessRecord) -> Principal:
         record.phase = "auth"
         started_at = self._now()
-        authorization = exchange.request.header(b"authorization")
-        principal = await self._services.authenticator.authenticate(authorization)
+        try:
+            principal = await self._services.authenticator.authenticate(exchange.request)
+        except Unauthenticated as error:
+            record.auth_fault = error.fault or None
+            raise
         record.auth_ms = milliseconds(self._now() - started_at)
         record.tenant = principal.tenant
         record.subject = principal.subject or None
+        record.key = principal.key or None
         return principal
 
     def _own_headers(self, exchange: Exchange) -> list[Header]:

@@ -1,4 +1,4 @@
-"""The command line: `headrace serve | reload | check | schema | demo`.
+"""The command line: `headrace serve | reload | check | schema | key | demo`.
 
 Everything that can be set is in the configuration file. Exit status 2 and one line for each
 problem when something the operator wrote is wrong; never a traceback for that. 1: the running
@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import cast
+from typing import Any, cast
 
 from core.errors import ConfigError
 
@@ -24,6 +24,7 @@ _COMMANDS = {
     "reload": "proxy.serve.commands:reload",
     "check": "proxy.serve.commands:check",
     "schema": "proxy.serve.commands:schema",
+    "key": "proxy.serve.identities:key",
     "demo": "proxy.serve.demo:main",
 }
 
@@ -68,12 +69,26 @@ def _parser() -> argparse.ArgumentParser:
     for command in (serve, reload, check):
         command.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
     commands.add_parser("schema", help="print the JSON Schema of the configuration file")
+    _add_key(commands)
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
     demo.add_argument("--once", action="store_true", help="ask one question and end")
     demo.add_argument(
         "--port", type=int, default=0, metavar="N", help="the port (default: any free one)"
     )
     return parser
+
+
+def _add_key(commands: Any) -> None:
+    key = commands.add_parser("key", help="API keys")
+    new = key.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
+        "new", help="make a key, shown once, and its entry for the configuration"
+    )
+    new.add_argument("--tenant", required=True, help="whose key it is")
+    new.add_argument("--id", help="names the key (default: the tenant and a few digits)")
+    new.add_argument("--user", help="the user inside the tenant")
+    new.add_argument("--tier", help="for rules and limits")
+    new.add_argument("--model", action="append", help="may use it; repeatable (default: all)")
+    new.add_argument("--expires", metavar="DATE", help="2027-01-31, or with a time and zone")
 
 
 def _version() -> str:

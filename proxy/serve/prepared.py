@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from auth.board import Board
 from auth.fetcher import Fetcher
+from auth.key_ring import KeyRing
 from auth.verifier import fetcher_for
 from backend.pool import Pool
 from backend.upstream_tls import build_contexts
@@ -97,6 +98,7 @@ class Prepared:
     tls_staged: StagedTls | None
     upstream_tls: dict[str, ssl.SSLContext]
     fetchers: dict[str, Fetcher]
+    api_keys: KeyRing
     prompter: Prompter
     cache_secret: str
 
@@ -138,6 +140,7 @@ def prepare(
             prompter = previous.prompter.renewed(config.models, config.routing)
     with _at("$.auth"):
         fetchers = _fetchers(config, marks, previous)
+        api_keys = _api_keys(config)
     with _at("$.replicas"):
         upstream_tls = _upstream_tls(config, marks, previous)
         Pool(config.replicas, config.upstream, Metrics.private(), time.monotonic, upstream_tls)
@@ -153,6 +156,7 @@ def prepare(
         tls_staged=tls_staged,
         upstream_tls=upstream_tls,
         fetchers=fetchers,
+        api_keys=api_keys,
         prompter=prompter,
         cache_secret=secret.reveal() if secret is not None else "",
     )
@@ -180,6 +184,19 @@ def _fetchers(config: Config, marks: Marks, previous: Prepared | None) -> dict[s
         same = name in before and known[name] == marks.key_sets[name]
         made[name] = before[name] if same else fetcher_for(issuer)
     return made
+
+
+def _api_keys(config: Config) -> KeyRing:
+    if config.auth == "none":
+        return KeyRing()
+    ring = KeyRing.load(config.auth.api_keys)
+    rules = [rule.name for rule in config.limits.rules] if config.limits is not None else []
+    for key, rule in ring.quotas():
+        if rule not in rules:
+            raise ConfigError(
+                f"the API key `{key}` has figures for the limit `{rule}`, and no rule has that name"
+            )
+    return ring
 
 
 def _upstream_tls(

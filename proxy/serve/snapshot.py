@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from auth.verifier import AnonymousAuthenticator, Authenticator
+from auth.authenticator import AnonymousAuthenticator, Authenticator
 from backend.retries import RetryBudget
 from core.clock import Clock
 from core.metrics import Metrics
@@ -131,6 +131,7 @@ def _authenticator(
         config,
         metrics,
         prepared.shared.key_board,
+        keys=prepared.api_keys,
         make_fetcher=lambda issuer: prepared.fetchers[issuer.issuer],
     )
 

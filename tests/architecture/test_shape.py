@@ -24,6 +24,7 @@ LONGEST = 350
 # part that decides can be a module of its own.
 PERFORMS = {
     "core.tasks",
+    "auth.authenticator",
     "auth.fetcher",
     "auth.source",
     "auth.verifier",

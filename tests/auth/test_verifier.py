@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from auth import verifier
 from auth.board import Board
 from auth.config import AuthConfig, IssuerConfig, JwksConfig
-from auth.verifier import REFUSAL, AnonymousAuthenticator, Authenticator
+from auth.verifier import REFUSAL, TokenVerifier
 from core.errors import ConfigError, Unauthenticated, Unavailable
 from core.metrics import Metrics
 from core.principal import Principal
@@ -39,7 +39,7 @@ class World:
         self.clock = clock
         self.wall = wall
         self.metrics = Metrics.private()
-        self.authenticator = Authenticator(
+        self.authenticator = TokenVerifier(
             AuthConfig(issuers=(issuer,), remembered_tokens=remembered),
             self.metrics,
             clock=clock,
@@ -49,7 +49,7 @@ class World:
 
     async def show(self, token: bytes) -> Principal:
         self.clock.now += 0.001
-        return await self.authenticator.authenticate(b"Bearer " + token)
+        return await self.authenticator.verify(b"Bearer " + token)
 
     async def refuses(self, token: bytes) -> None:
         with pytest.raises(Unauthenticated) as caught:
@@ -97,7 +97,7 @@ async def test_a_good_token_names_its_principal(make_world: Callable[..., World]
 async def test_a_token_is_remembered_however_its_header_is_spelt(world: World) -> None:
     token = world.key.token()
     for scheme in (b"bearer  ", b"Bearer ", b"BEARER "):
-        principal = await world.authenticator.authenticate(scheme + token)
+        principal = await world.authenticator.verify(scheme + token)
         assert principal.subject == "alice"
     assert (world.counted("verified"), world.counted("cached")) == (1, 2)
 
@@ -238,20 +238,20 @@ async def test_each_issuer_answers_for_its_own(
     issuers = tuple(
         IssuerConfig(issuer=name, audiences=("headrace",), jwks=jwks[name]) for name in "ab"
     )
-    authenticator = Authenticator(
+    authenticator = TokenVerifier(
         AuthConfig(issuers=issuers),
         Metrics.private(),
         clock=clock,
         wall_clock=wall,
         make_fetcher=lambda issuer: fetchers[issuer.issuer],
     )
-    await authenticator.authenticate(b"Bearer " + first.token({"iss": "a"}))
-    await authenticator.authenticate(b"Bearer " + second.token({"iss": "b"}))
+    await authenticator.verify(b"Bearer " + first.token({"iss": "a"}))
+    await authenticator.verify(b"Bearer " + second.token({"iss": "b"}))
     assert authenticator.ready() is None
     assert authenticator.key_set_ages() == {"a": 0, "b": 0}
     for key, name in ((first, "b"), (second, "a")):
         with pytest.raises(Unauthenticated):
-            await authenticator.authenticate(b"Bearer " + key.token({"iss": name}))
+            await authenticator.verify(b"Bearer " + key.token({"iss": name}))
 
 
 async def test_without_keys_good_tokens_wait_and_bad_ones_do_not(world: World) -> None:
@@ -268,7 +268,7 @@ async def test_without_keys_good_tokens_wait_and_bad_ones_do_not(world: World) -
 @pytest.mark.parametrize("authorization", [None, b"", b"Bearer", b"Basic YTpi", b"Bearer a.b.c"])
 async def test_no_token(world: World, authorization: bytes | None) -> None:
     with pytest.raises(Unauthenticated):
-        await world.authenticator.authenticate(authorization)
+        await world.authenticator.verify(authorization)
     assert world.counted("refused") == 1
 
 
@@ -301,11 +301,11 @@ async def test_the_header_cannot_choose_how_it_is_verified(world: World, make_ke
 async def test_keys_from_a_file(tmp_path: Any, make_key: MakeKey, clock: Any, wall: Any) -> None:
     key, path = make_key(), tmp_path / "jwks.json"
 
-    def build() -> Authenticator:
+    def build() -> TokenVerifier:
         jwks = JwksConfig(file=FilePath(path))
         issuer = IssuerConfig(issuer="https://id.example", audiences=("headrace",), jwks=jwks)
         config = AuthConfig(issuers=(issuer,))
-        return Authenticator(config, Metrics.private(), clock=clock, wall_clock=wall)
+        return TokenVerifier(config, Metrics.private(), clock=clock, wall_clock=wall)
 
     with pytest.raises(ConfigError, match="cannot read"):
         build()
@@ -313,7 +313,7 @@ async def test_keys_from_a_file(tmp_path: Any, make_key: MakeKey, clock: Any, wa
     with pytest.raises(ConfigError, match="no list"):
         build()
     path.write_text(json.dumps({"keys": [key.jwk]}))
-    principal = await build().authenticate(b"Bearer " + key.token())
+    principal = await build().verify(b"Bearer " + key.token())
     assert principal.tenant == "alice"
 
 
@@ -324,22 +324,22 @@ async def test_a_key_file_that_was_changed_takes_effect_with_the_next_configurat
     board, path = Board(), tmp_path / "jwks.json"
     revoked, kept, added = make_key("revoked"), make_key("kept"), make_key("added")
 
-    def build(*keys: Any) -> Authenticator:
+    def build(*keys: Any) -> TokenVerifier:
         path.write_text(json.dumps({"keys": [key.jwk for key in keys]}))
         os.utime(path, ns=(len(keys), len(keys)))
         jwks = JwksConfig(file=FilePath(path))
         issuer = IssuerConfig(issuer="https://id.example", audiences=("headrace",), jwks=jwks)
         config = AuthConfig(issuers=(issuer,))
-        return Authenticator(config, Metrics.private(), board, clock=clock, wall_clock=wall)
+        return TokenVerifier(config, Metrics.private(), board, clock=clock, wall_clock=wall)
 
     before = build(revoked, kept)
     for key in (revoked, kept):
-        await before.authenticate(b"Bearer " + key.token())
+        await before.verify(b"Bearer " + key.token())
     after = build(kept, added, make_key("more"))
     with pytest.raises(Unauthenticated):
-        await after.authenticate(b"Bearer " + revoked.token())
+        await after.verify(b"Bearer " + revoked.token())
     for key in (kept, added):
-        await after.authenticate(b"Bearer " + key.token())
+        await after.verify(b"Bearer " + key.token())
 
 
 def test_authorities_that_cannot_be_used(tmp_path: Any) -> None:
@@ -348,15 +348,7 @@ def test_authorities_that_cannot_be_used(tmp_path: Any) -> None:
     jwks = JwksConfig(url="https://id.example/", ca=FilePath(path))
     issuer = IssuerConfig(issuer="a", audiences=("b",), jwks=jwks)
     with pytest.raises(ConfigError, match=r"ca\.pem"):
-        Authenticator(AuthConfig(issuers=(issuer,)), Metrics.private())
-
-
-async def test_anonymous() -> None:
-    authenticator = AnonymousAuthenticator()
-    await authenticator.start()
-    assert authenticator.ready() is None
-    assert await authenticator.authenticate(None) == Principal(tenant="anonymous")
-    await authenticator.close()
+        TokenVerifier(AuthConfig(issuers=(issuer,)), Metrics.private())
 
 
 _PARTS = st.one_of(
@@ -365,7 +357,7 @@ _PARTS = st.one_of(
 )
 
 
-_LONE = Authenticator(
+_LONE = TokenVerifier(
     AuthConfig(
         issuers=(
             IssuerConfig(
@@ -383,4 +375,4 @@ _LONE = Authenticator(
 @given(scheme=st.sampled_from([b"Bearer ", b"bearer  ", b""]), parts=st.lists(_PARTS, max_size=6))
 async def test_any_bytes_are_refused(scheme: bytes, parts: list[bytes]) -> None:
     with pytest.raises(Unauthenticated):
-        await _LONE.authenticate(scheme + b"".join(parts))
+        await _LONE.verify(scheme + b"".join(parts))

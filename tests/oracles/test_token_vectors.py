@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from auth.config import ASYMMETRIC_ALGORITHMS, AuthConfig, IssuerConfig, JwksConfig
 from auth.keyset import KeySet, KeySetError
 from auth.token import TokenRefused, UnverifiedToken, read_token, verify_signature
-from auth.verifier import REFUSAL, Authenticator
+from auth.verifier import REFUSAL, TokenVerifier
 from core.errors import Unauthenticated
 from core.metrics import Metrics
 
@@ -99,14 +99,14 @@ async def test_every_vector_is_refused_in_the_same_words() -> None:
         algorithms=ASYMMETRIC_ALGORITHMS,
     )
     for name, keys, token, _ in _vectors():
-        authenticator = Authenticator(
+        authenticator = TokenVerifier(
             AuthConfig(issuers=(issuer,)),
             Metrics.private(),
             wall_clock=lambda: WALL,
             make_fetcher=lambda _, keys=keys: _Fetcher(ours, *keys["keys"]),
         )
-        assert await authenticator.authenticate(b"Bearer " + good)
+        assert await authenticator.verify(b"Bearer " + good)
         for shown in (token, _with_payload(token, claims)):
             with pytest.raises(Unauthenticated) as caught:
-                await authenticator.authenticate(b"Bearer " + shown)
+                await authenticator.verify(b"Bearer " + shown)
             assert caught.value.message == REFUSAL, name

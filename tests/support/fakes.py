@@ -272,7 +272,7 @@ class FakeAuthenticator:
     def __init__(self, principal: Principal | Exception) -> None:
         self.principal = principal
 
-    async def authenticate(self, authorization: bytes | None) -> Principal:
+    async def authenticate(self, request: Request) -> Principal:
         if isinstance(self.principal, Exception):
             raise self.principal
         return self.principal

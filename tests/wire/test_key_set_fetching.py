@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from auth.board import Board
 from auth.config import AuthConfig, IssuerConfig, JwksConfig
-from auth.verifier import Authenticator
+from auth.verifier import TokenVerifier
 from core.errors import Unauthenticated, Unavailable
 from core.metrics import Metrics
 from core.section import FilePath
@@ -148,11 +148,11 @@ class Caller:
         source = JwksConfig(url=host.url, ca=ca, **jwks)
         issuer = IssuerConfig(issuer=ISSUER, audiences=("headrace",), jwks=source)
         self.metrics = Metrics.private()
-        self.authenticator = Authenticator(AuthConfig(issuers=(issuer,)), self.metrics, board)
+        self.authenticator = TokenVerifier(AuthConfig(issuers=(issuer,)), self.metrics, board)
 
     async def status(self, header: bytes) -> int:
         try:
-            await self.authenticator.authenticate(header)
+            await self.authenticator.verify(header)
         except (Unauthenticated, Unavailable) as error:
             return error.status
         return 200

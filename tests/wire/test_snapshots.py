@@ -18,7 +18,7 @@ import yaml
 from client import Answer, Client, ask, chat, events
 from running import Document, Identity, InProcess, base_config
 
-from auth.verifier import Authenticator
+from auth.authenticator import Authenticator
 from backend.member import Member
 from backend.target import Target
 from core import tasks
@@ -336,6 +336,22 @@ async def test_an_exchange_without_a_replica_yet_ends_with_the_model_it_began_wi
         assert answer.text
         await until(lambda: registry.models() == ("other",))
         assert list(gateway.worker._replicas.pool.targets) == ["y"]
+
+
+async def test_a_retry_goes_to_a_replica_that_is_there_now(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (gateway, fakes):
+        await gateway.reload(replicas=[replica(fakes[0], "old")])
+        fakes[0].behaviour = "stall_first=30"
+        waiting = asyncio.ensure_future(ask(gateway.port, chat()))
+        await until(lambda: len(fakes[0].requests) == 1)
+        await gateway.reload(replicas=[replica(fakes[1], "new")])
+        fakes[0].die()
+        answer = await waiting
+        assert answer.complete
+        assert answer.text
+        assert len(fakes[1].requests) == 1
+        assert gateway.metric("headrace_retries_total", "upstream_reset") == 1
+        assert "old" not in gateway.worker._replicas.registry.entries
 
 
 async def test_another_server_under_the_same_id_is_not_blamed(tmp_path: Path) -> None:

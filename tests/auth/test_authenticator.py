@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from auth.api_key import digest_of, make_key
+from auth.authenticator import AnonymousAuthenticator, Authenticator
+from auth.config import ApiKeyConfig, ApiKeysConfig, AuthConfig
+from auth.verifier import REFUSAL
+from core.errors import Unauthenticated
+from core.exchange import Header, Request
+from core.metrics import Metrics
+from core.principal import Principal
+
+KEY = make_key(bytes(32)).encode()
+KEYS = ApiKeysConfig(keys=(ApiKeyConfig(id="k", sha256=digest_of(KEY).hex(), tenant="by-key"),))
+
+
+def request(*headers: Header, peer: str = "192.0.2.1") -> Request:
+    return Request(
+        method="POST",
+        path="/v1/models",
+        query="",
+        headers=headers,
+        body=b"",
+        peer=peer,
+        version="1.1",
+        received_at=0.0,
+        complete_at=0.0,
+    )
+
+
+def bearer(credential: bytes, scheme: bytes = b"Bearer ") -> Request:
+    return request((b"authorization", scheme + credential))
+
+
+class World:
+    def __init__(self, config: AuthConfig, fetcher: Any, clock: Any, wall: Any) -> None:
+        self.metrics = Metrics.private()
+        self.clock, self.wall = clock, wall
+        self.authenticator = Authenticator(
+            config,
+            self.metrics,
+            clock=clock,
+            wall_clock=wall,
+            make_fetcher=lambda _: fetcher,
+        )
+
+    async def fault(self, shown: Request) -> str:
+        with pytest.raises(Unauthenticated) as caught:
+            await self.authenticator.authenticate(shown)
+        assert caught.value.message == REFUSAL
+        return caught.value.fault
+
+    def counted(self, result: str) -> float:
+        return self.metrics.value("headrace_auth_total", result)
+
+
+@pytest.fixture
+def key(make_key: Callable[..., Any]) -> Any:
+    return make_key()
+
+
+@pytest.fixture
+def make_world(
+    key: Any, make_issuer: Any, make_fetcher: Any, clock: Any, wall: Any
+) -> Callable[..., World]:
+    def make(**sections: Any) -> World:
+        config = AuthConfig(**{"issuers": (make_issuer(),), "api_keys": KEYS} | sections)
+        return World(config, make_fetcher(key.jwk), clock, wall)
+
+    return make
+
+
+async def test_tokens_and_keys_are_told_apart_by_form(
+    make_world: Callable[..., World], key: Any
+) -> None:
+    world = make_world()
+    authenticate, token = world.authenticator.authenticate, key.token()
+    for scheme in (b"Bearer ", b"bearer   "):
+        assert (await authenticate(bearer(KEY, scheme))).tenant == "by-key"
+        assert (await authenticate(bearer(token, scheme))).tenant == "alice"
+    assert (await authenticate(request((b"x-api-key", KEY)))).tenant == "by-key"
+    assert (await authenticate(request((b"x-api-key", token)))).tenant == "alice"
+    assert (world.counted("key"), world.counted("verified"), world.counted("cached")) == (3, 1, 2)
+
+
+async def test_authorization_comes_before_x_api_key(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    both = request((b"authorization", b"Bearer nonsense"), (b"x-api-key", KEY))
+    assert await world.fault(both) == "not three parts of base64url"
+
+
+@pytest.mark.parametrize(
+    ("shown", "fault"),
+    [
+        (request(), "no bearer token"),
+        (request((b"x-api-key", b"")), "not three parts of base64url"),
+        (request((b"authorization", b"Basic " + KEY)), "no bearer token"),
+        (bearer(KEY[:-1]), "mistyped API key"),
+        (bearer(make_key(b"1" * 32).encode()), "unknown API key"),
+        (bearer(b"hr_" + b"0" * 1_000_000), "mistyped API key"),
+    ],
+)
+async def test_the_fault_is_for_the_operator(
+    make_world: Callable[..., World], shown: Request, fault: str
+) -> None:
+    world = make_world()
+    assert await world.fault(shown) == fault
+    assert world.counted("refused") == 1
+
+
+async def test_either_may_be_left_out(make_world: Callable[..., World], key: Any) -> None:
+    only_tokens = make_world(api_keys=None)
+    assert await only_tokens.fault(bearer(KEY)) == "unknown API key"
+    only_keys = make_world(issuers=())
+    assert only_keys.authenticator.ready() is None
+    assert await only_keys.fault(bearer(key.token())) == "unknown issuer"
+    assert (await only_keys.authenticator.authenticate(bearer(KEY))).tenant == "by-key"
+
+
+async def test_nothing_shows_a_credential(make_world: Callable[..., World], key: Any) -> None:
+    world = make_world()
+    await world.authenticator.authenticate(bearer(KEY))
+    await world.authenticator.authenticate(bearer(key.token()))
+    shown = repr(world.authenticator)
+    assert KEY.decode() not in shown
+    assert key.token().decode() not in shown
+
+
+async def test_without_authentication_everybody_is_anonymous() -> None:
+    authenticator = AnonymousAuthenticator()
+    await authenticator.start()
+    assert authenticator.ready() is None
+    assert await authenticator.authenticate(request()) == Principal(tenant="anonymous")
+    await authenticator.close()

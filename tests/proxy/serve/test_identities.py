@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from auth.config import ApiKeyConfig
+from auth.key_ring import KeyRing
+from core.loading import convert
+from proxy.serve.__main__ import main
+
+
+def make(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, dict[str, Any]]:
+    """The key that was printed, and its entry."""
+    assert main(["key", "new", *arguments]) == 0
+    printed = capsys.readouterr().out
+    (entry,) = yaml.safe_load(printed)
+    return printed.splitlines()[1].removeprefix("# "), entry
+
+
+def test_a_new_key_opens_what_its_entry_says(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--tenant", "acme", "--user", "bob", "--tier", "gold", "--model", "m", "--model"]
+    key, entry = make(capsys, *options, "n", "--id", "k", "--expires", "2030-01-01")
+    ring = KeyRing([convert(entry, ApiKeyConfig, "/")])
+    principal = ring.find(key.encode(), 1_893_455_999.0)
+    assert (principal.tenant, principal.subject, principal.tier) == ("acme", "bob", "gold")
+    assert (principal.models, principal.key) == (frozenset({"m", "n"}), "k")
+
+
+def test_each_key_is_another_one(capsys: pytest.CaptureFixture[str]) -> None:
+    (first, one), (second, two) = (make(capsys, "--tenant", "acme") for _ in range(2))
+    assert first != second
+    assert one["id"] != two["id"]
+    assert first not in str(one)
+
+
+def test_an_entry_that_would_be_refused_is_not_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["key", "new", "--tenant", "acme", "--expires", "soon"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "--expires: expected a date" in shown.err
