@@ -289,11 +289,8 @@ async def test_a_removed_replica_gets_nothing_new_and_ends_what_it_has(tmp_path:
         pool = gateway.worker._replicas.pool
         await until(lambda: pool.open_connections() <= 1, 3.0)
         router.publish()
-        page = gateway.worker.metrics.board.collect()
-        shown = {labels for family in page.values() for labels in family.series}
         await until(lambda: f"r{index}" not in _replicas_shown(gateway), 3.0)
         assert f"r{1 - index}" in _replicas_shown(gateway)
-        assert shown
 
 
 def _replicas_shown(gateway: Gateway) -> set[str]:
@@ -410,7 +407,6 @@ async def test_settings_of_the_edge_hold_from_the_next_request_on(tmp_path: Path
         await until(lambda: access.exists() and access.read_text().count("\n") == 2)
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 async def test_a_hundred_reloads_leave_nothing_behind(tmp_path: Path) -> None:
     identity = Identity(tmp_path)
     async with serving(tmp_path, auth=identity.auth) as (gateway, fakes):
