@@ -211,8 +211,8 @@ class Wire(asyncio.Protocol):
         if kind in ("moved", "ask") and self._redirect(call, error):
             return
         self._fail(call, kind)
-        # A key of the wrong type is one tenant's trouble, not the server's; so is a slot that moves.
-        # A server that may not write any more is no longer the one to talk to.
+        # A key of the wrong type is one tenant's trouble, not the server's, and so is a slot that
+        # moves. A server that may not write any more is no longer the one to talk to.
         if kind not in ("wrong_type", "ask") and (self._circuit.failed() or kind == "readonly"):
             self.drop(kind)
 

@@ -7,9 +7,11 @@ import contextlib
 import os
 import signal
 import statistics
+import time
 from collections.abc import Sequence
 from typing import Any
 
+import redis
 from client import Answer, chat
 from running import Caller, Identity, Process, eventually, metric
 
@@ -139,6 +141,52 @@ async def test_tokens_are_reserved_and_settled(
             return int(second.headers["x-ratelimit-remaining-tokens"]) > 5_000
 
         await eventually(given_back)
+
+
+async def test_a_stream_is_charged_as_it_goes_and_what_a_killed_worker_held_comes_back(
+    identity: Identity, replicas: list[FakeReplica], valkey: Any
+) -> None:
+    rules = [
+        {"name": "tokens", "unit": "total_tokens", "limit": 1_000, "burst": 7_000, "window": "day"},
+        {"name": "stream", "unit": "concurrent", "limit": 1},
+    ]
+    section = limits(valkey.url, *rules, deadline_s=1.0)
+    section |= {"lease_s": 2, "output_estimate_tokens": 10}
+    document = identity.config([replica.url for replica in replicas], limits=section)
+    with (
+        Process(document) as gateway,
+        redis.Redis(unix_socket_path=valkey.socket_path) as store,
+    ):
+        caller = Caller(gateway, identity)
+
+        def left() -> float:
+            value = store.get("headrace:{acme}:tokens:total_tokens:acme")
+            assert isinstance(value, bytes)
+            return int(value.split()[0]) / 1e6
+
+        client = await caller.open()
+        caller.send(client, chat(stream=True, user="fake:tokens=5000,token_ms=4"))
+
+        async def charged() -> bool:
+            return bool(store.exists("headrace:{acme}:open")) and left() < 6_700
+
+        await eventually(charged)
+        refused = await caller.ask(chat(max_tokens=1))
+        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+        assert refused.headers["ratelimit"] == '"stream";r=0;t=1'
+        for pid in gateway.workers:
+            os.kill(pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        client.close()
+
+        async def free_again() -> bool:
+            with contextlib.suppress(OSError, EOFError):
+                return (await caller.ask(chat(max_tokens=1))).status == 200
+            return False
+
+        await eventually(free_again)
+        assert 1 < time.monotonic() - killed_at < 4  # a lease of two seconds, and a busy machine
+        assert left() < 6_700  # what the stream had used stays charged
 
 
 async def test_a_frozen_store_costs_little_and_then_nothing(

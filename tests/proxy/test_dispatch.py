@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from fakes import (
     stream,
     whole,
 )
+from running import SHARED
 
 from core.errors import Unavailable, UpstreamError, UpstreamReset, UpstreamUnreachable
 from core.metrics import Metrics
@@ -268,3 +271,43 @@ async def test_what_becomes_of_a_replica_that_has_left_concerns_nobody(first: An
         assert (s.health.bad, s.health.good) == ([], ["r0"])
     else:
         assert (s.health.bad, s.health.good) == ([], [])
+
+
+FIXTURES = SHARED / "vllm" / "fixtures"
+
+
+def events_of(path: Path) -> list[bytes]:
+    """The data events of a captured chat with usage: one with the role, those with content, one or
+    more that end it, usage, and the terminator."""
+    body = path.read_bytes().partition(b"\r\n\r\n")[2]
+    events = [line + b"\n\n" for line in body.splitlines() if line.startswith(b"data: ")]
+    assert events[-1] == DONE
+    return events
+
+
+@pytest.mark.parametrize("frontend", ["", "rust"])
+async def test_captured_streams_that_end_without_usage_are_counted_within_a_tenth(
+    frontend: str,
+) -> None:
+    path = FIXTURES / frontend / "sse_chat_usage.bin"
+    if not path.exists():
+        pytest.skip("no captured streams beside the project")
+    events = events_of(path)
+    content = [event for event in events[1:] if b'"content":"' in event]
+    rest = [event for event in events[1:-2] if event not in content]
+    estimates = Estimates(512, 4096)
+
+    async def answer(tokens: int, *end: bytes) -> Setting:
+        repeated = [content[i % (len(content) - 1)] for i in range(tokens)]
+        s = Setting(FakePool(stream(events[0], *repeated, *end)))
+        s.dispatcher._estimates = estimates
+        await s.run()
+        return s
+
+    for tokens in (5, 40, 12, 20, 7):
+        usage = re.sub(rb'"completion_tokens":\d+', b'"completion_tokens":%d' % tokens, events[-2])
+        s = await answer(tokens, *rest, usage, DONE)
+        assert s.delivery.output_tokens == tokens
+    cut = await answer(100)
+    assert cut.exchange.ended == "aborted"
+    assert 90 <= cut.delivery.output_tokens <= 110

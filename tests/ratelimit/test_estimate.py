@@ -39,6 +39,21 @@ def test_tokens_per_event_are_learned(tokens_per_event: float) -> None:
     assert estimates.tokens("m", 0) == 0
 
 
+def test_an_event_that_each_answer_has_once_does_not_bend_it() -> None:
+    """Such as the one that says why the answer ended, where it holds no token."""
+    estimates = Estimates(512, 4096)
+    for tokens in (3, 8, 2, 12, 5):
+        estimates.learn("m", tokens + 1, tokens)
+    assert estimates.tokens("m", 100) == 100
+
+
+def test_a_slope_that_cannot_be_is_not_believed() -> None:
+    estimates = Estimates(512, 4096)
+    for events, tokens in ((1, 100), (100, 1), (50, 60)):
+        estimates.learn("m", events, tokens)
+    assert estimates.tokens("m", 151) == pytest.approx(161, abs=3)
+
+
 def test_what_is_recent_weighs_more() -> None:
     estimates = Estimates(512, 4096)
     for _ in range(1000):

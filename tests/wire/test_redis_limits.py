@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -336,6 +337,70 @@ async def test_a_frozen_redis_costs_a_few_deadlines_and_then_nothing(
     assert await one.level(HUNDRED) == 100
     assert await one.granted()
     assert one.decisions(HUNDRED, "granted") == 1
+
+
+async def test_slow_replies_at_random_charge_each_reservation_once(
+    gateway: Factory, valkey: Any
+) -> None:
+    """What was granted is charged what it used; what came too late costs nothing, though the
+    script had charged it."""
+    dice, tasks = random.Random(3), set[asyncio.Task[None]]()
+    slow = asyncio.Event()
+
+    async def copy(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replies: bool
+    ) -> None:
+        while data := await reader.read(65_536):
+            if replies and slow.is_set() and dice.random() < 0.3:
+                await asyncio.sleep(dice.uniform(0.05, 0.2))
+            writer.write(data)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_unix_connection(valkey.socket_path)
+        tasks.add(asyncio.ensure_future(copy(reader, there[1], False)))
+        tasks.add(asyncio.ensure_future(copy(there[0], writer, True)))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    one = await gateway(STEADY, STREAMS, url=url, deadline_s=0.1, failures_to_open=100)
+    other = await gateway(STEADY, STREAMS)
+    slow.set()
+    charged = degraded = 0
+    for _ in range(60):
+        try:
+            reservation = await one.reserve(dice.randrange(20), dice.randrange(20))
+        except RateLimited:
+            continue
+        used = dice.randrange(10)
+        if reservation.degraded:
+            degraded += 1
+        else:
+            charged += used
+        reservation.settle(used, 0, 0)
+    assert charged
+    assert degraded
+    await one.limiter.close()
+    await eventually(lambda: all(task.done() for task in tasks))
+    assert await other.levels() == [1000 - charged, 3]
+    server.close()
+    await server.wait_closed()
+
+
+async def test_an_outage_admits_no_more_than_is_said(gateway: Factory, valkey: Any) -> None:
+    """n gateways admit at most n times (burst and what flows in), and what the store had left."""
+    rule = Rule(name="few", limit=10, window="day")
+    gateways = [await gateway(rule) for _ in range(3)]
+    for _ in range(4):
+        assert await gateways[0].granted()
+    valkey.stop()
+    await eventually(lambda: all(each.store.ready() is not None for each in gateways))
+    admitted = [sum([await each.granted() for _ in range(30)]) for each in gateways]
+    assert admitted == [10, 10, 10]
+    valkey.start()
+    await eventually(lambda: all(each.store.ready() is None for each in gateways))
+    # This server has forgotten everything: its bucket is full.
+    assert sum([await gateways[1].granted() for _ in range(30)]) == 10
 
 
 async def test_a_slow_reply_is_not_charged(gateway: Factory, valkey: Any) -> None:
