@@ -268,7 +268,7 @@ async def test_a_window_of_zero_holds_up_its_own_request_alone() -> None:
 @on_both_loops
 async def test_a_body_larger_than_the_window_is_sent_as_it_opens() -> None:
     async with Http2Replica(hello, stream_window=5000) as server, using(server) as client:
-        body = os.urandom(3_000_000)
+        body = os.urandom(400_000)
         exchanges = [await client.begin(body=body) for _ in range(3)]
         assert [await end(answer) for _, answer in exchanges] == [b"hi"] * 3
         assert [stream.body == body for stream in server.streams] == [True] * 3
@@ -280,7 +280,7 @@ async def test_an_answer_while_a_large_request_is_unsent() -> None:
         stream.respond(413, end=True)
 
     async with Http2Replica(refuse_early, stream_window=5000) as server, using(server) as client:
-        hold, answer = await client.begin(body=b"x" * 3_000_000)
+        hold, answer = await client.begin(body=b"x" * 400_000)
         await end(answer)
         assert answer.status == 413
         hold, _ = await client.ask()
