@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from auth.api_key import looks_like_key
 from auth.board import Board
 from auth.config import AuthConfig, IssuerConfig
 from auth.fetcher import Fetcher
 from auth.key_ring import KeyRing
+from auth.throttle import AddressBuckets, network_of
 from auth.token import TokenRefused
 from auth.verifier import REFUSAL, TokenVerifier
 from core.clock import Clock
-from core.errors import Unauthenticated
+from core.errors import RateLimited, Unauthenticated
 from core.exchange import Request
 from core.metrics import Metrics
 from core.principal import Principal
 
 _SCHEME = b"Bearer "
+TOO_MANY_REQUESTS = "Too many requests from this address."
+TOO_MANY_FAILURES = "Too many failed authentications from this address."
 
 
 class Authenticator:
@@ -39,7 +43,15 @@ class Authenticator:
         wall_clock: Clock = time.time,
         make_fetcher: Callable[[IssuerConfig], Fetcher] | None = None,
     ) -> None:
-        self._wall_clock = wall_clock
+        self._clock, self._wall_clock = clock, wall_clock
+        throttle = config.throttle
+        self._requests: AddressBuckets | None = None
+        if throttle.requests_per_s is not None:
+            self._requests = AddressBuckets(throttle.requests_per_s, throttle.requests_burst)
+        self._failures: AddressBuckets | None = None
+        if throttle.failures_per_minute is not None:
+            per_s = throttle.failures_per_minute / 60
+            self._failures = AddressBuckets(per_s, throttle.failures_burst)
         self._keys = KeyRing.load(config.api_keys) if keys is None else keys
         self._tokens = TokenVerifier(
             config, metrics, board, clock=clock, wall_clock=wall_clock, make_fetcher=make_fetcher
@@ -49,6 +61,7 @@ class Authenticator:
         )
         self._count_key = results.labels("key")
         self._count_refused = results.labels("refused")
+        self._count_throttled = results.labels("throttled")
 
     def __repr__(self) -> str:
         return f"<Authenticator {self._tokens!r} {self._keys!r}>"
@@ -67,17 +80,50 @@ class Authenticator:
     async def authenticate(self, request: Request) -> Principal:
         """Who sent `request`, by `Authorization: Bearer`, or else `x-api-key`.
 
-        Raises Unauthenticated, always with the same words, or Unavailable when the issuer's key
-        set was never had.
+        Raises Unauthenticated, always with the same words; Unavailable when the issuer's key set
+        was never had; RateLimited when its address asks or fails too often.
         """
+        network = network_of(request.peer)
+        if self._requests is not None:
+            wait_s = self._requests.take(network, self._clock())
+            if wait_s > 0:
+                raise self._throttled(TOO_MANY_REQUESTS, "address_rate_limited", wait_s)
         shown = request.header(b"authorization")
         if shown is None and (own := request.header(b"x-api-key")) is not None:
             shown = _SCHEME + own
-        if shown is not None and shown[:7].lower() == b"bearer ":
-            credential = shown[7:].lstrip(b" ")
-            if looks_like_key(credential):
-                return self._by_key(credential)
-        return await self._tokens.verify(shown)
+        failures = self._failures
+        if failures is None:
+            return await self._identify(shown)
+        wait_s = failures.wait_s(network, self._clock())
+        if wait_s > 0:
+            return self._only_known(shown, wait_s)
+        try:
+            return await self._identify(shown)
+        except Unauthenticated:
+            failures.take(network, self._clock())
+            raise
+
+    async def _identify(self, shown: bytes | None) -> Principal:
+        key = _key_in(shown)
+        return await self._tokens.verify(shown) if key is None else self._by_key(key)
+
+    def _only_known(self, shown: bytes | None, wait_s: float) -> Principal:
+        """Nothing is worked out for an address that fails so often; good callers behind the same
+        address go on."""
+        key = _key_in(shown)
+        principal = None
+        if key is None:
+            principal = self._tokens.recall(shown)
+        else:
+            with suppress(Unauthenticated):
+                principal = self._by_key(key)
+        if principal is None:
+            raise self._throttled(TOO_MANY_FAILURES, "too_many_auth_failures", wait_s)
+        return principal
+
+    def _throttled(self, words: str, code: str, wait_s: float) -> RateLimited:
+        self._count_throttled.inc()
+        return RateLimited(words, code=code, retry_after_s=wait_s)
 
     def _by_key(self, key: bytes) -> Principal:
         try:
@@ -87,6 +133,14 @@ class Authenticator:
             raise Unauthenticated(REFUSAL, str(error)) from None
         self._count_key.inc()
         return principal
+
+
+def _key_in(shown: bytes | None) -> bytes | None:
+    """The API key in the value of `Authorization`, if it is meant as one."""
+    if shown is None or shown[:7].lower() != b"bearer ":
+        return None
+    credential = shown[7:].lstrip(b" ")
+    return credential if looks_like_key(credential) else None
 
 
 class AnonymousAuthenticator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from datetime import datetime
 from typing import ClassVar, Literal, Self
@@ -216,6 +217,32 @@ class ApiKeysConfig(Section):
             _raise([("", "expected `file`, `keys` or both")])
 
 
+class ThrottleConfig(Section):
+    """Token buckets for each client address, in each worker; None: no limit.
+
+    `requests_per_s`: whatever the credential, before it is looked at. `failures_per_minute`: while
+    an address has used these up, only credentials that are known to be good are accepted from it.
+    """
+
+    requests_per_s: float | None = None
+    requests_burst: int = 100
+    failures_per_minute: float | None = 120.0
+    failures_burst: int = 120
+
+    def __post_init__(self) -> None:
+        faults = [
+            (f".{name}", "expected more than 0")
+            for name in ("requests_per_s", "failures_per_minute")
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf
+        ]
+        faults += [
+            (f".{name}", "expected at least 1")
+            for name in ("requests_burst", "failures_burst")
+            if getattr(self, name) < 1
+        ]
+        _raise(faults)
+
+
 class AuthConfig(Section):
     """Callers show a JSON Web Token of one of `issuers`, or one of `api_keys`.
 
@@ -224,6 +251,7 @@ class AuthConfig(Section):
 
     issuers: tuple[IssuerConfig, ...] = ()
     api_keys: ApiKeysConfig | None = None
+    throttle: ThrottleConfig = ThrottleConfig()
     remembered_tokens: int = 16384
 
     def __post_init__(self) -> None:

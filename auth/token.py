@@ -33,6 +33,10 @@ class TokenRefused(Exception):
     """The token does not hold. `str()` says why, for the operator and never for the client."""
 
 
+class TokenNotYet(TokenRefused):
+    """It may hold later: when its time has come, or the issuer shows its key."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnverifiedToken:
     """What a token says of itself. Believe nothing of it before `verify_signature`."""
@@ -144,11 +148,11 @@ def _check_times(claims: dict[str, Any], issuer: IssuerConfig, now: float) -> fl
     if now >= expires_at + leeway:
         raise TokenRefused("expired")
     if issuer.max_lifetime_s is not None and expires_at > now + issuer.max_lifetime_s + leeway:
-        raise TokenRefused("expires too late")
+        raise TokenNotYet("expires too late")
     for name in ("nbf", "iat"):
         starts_at = _instant(claims, name)
         if starts_at is not None and starts_at > now + leeway:
-            raise TokenRefused("not valid yet")
+            raise TokenNotYet("not valid yet")
     return expires_at + leeway
 
 

@@ -22,6 +22,7 @@ from auth.keyset import KeySet, KeySetError
 from auth.source import KeySource
 from auth.token import (
     MAX_TOKEN_BYTES,
+    TokenNotYet,
     TokenRefused,
     UnverifiedToken,
     bearer_token,
@@ -36,6 +37,8 @@ from core.metrics import Metrics
 from core.principal import Principal
 
 MAX_REFUSED = 4096
+REFUSED_S = 60.0
+"""A refusal is looked up for so long: clocks may have been set right since."""
 REFUSAL = "The credentials are missing or not valid."
 
 _SCHEME = b"Bearer "
@@ -55,7 +58,8 @@ class _Remembered(NamedTuple):
 
 class _Refused(NamedTuple):
     fault: str
-    source: KeySource
+    until: float
+    source: KeySource | None
     epoch: int
 
 
@@ -76,7 +80,7 @@ class TokenVerifier:
         wall_clock: Clock = time.time,
         make_fetcher: Callable[[IssuerConfig], Fetcher] | None = None,
     ) -> None:
-        self._wall_clock = wall_clock
+        self._clock, self._wall_clock = clock, wall_clock
         self._max_remembered = config.remembered_tokens
         # While half of the room is free it does not matter which token was used last.
         self._recent_from = self._max_remembered // 2
@@ -137,24 +141,13 @@ class TokenVerifier:
         Raises Unauthenticated, always with the same words, or Unavailable when the issuer's key
         set was never had.
         """
-        digest = b""
-        if authorization is not None and len(authorization) <= _MAX_HEADER_BYTES:
-            # Nearly all requests end here: the header, as it stands, was good before.
-            digest = hashlib.sha256(authorization).digest()
-            principal = self._recall(digest)
-            if principal is not None:
-                return principal
+        digest, principal = self._known(authorization)
+        if principal is not None:
+            return principal
         try:
             raw = bearer_token(authorization)
-            if len(raw) > MAX_TOKEN_BYTES:
+            if not digest:
                 raise TokenRefused("too long")
-            header = _SCHEME + raw
-            if header != authorization:
-                # One spelling for each token, so that none is remembered twice.
-                digest = hashlib.sha256(header).digest()
-                principal = self._recall(digest)
-                if principal is not None:
-                    return principal
             principal = await self._verify(raw, digest)
         except TokenRefused as error:
             self._count_refused.inc()
@@ -165,6 +158,22 @@ class TokenVerifier:
             raise
         self._count_verified.inc()
         return principal
+
+    def recall(self, authorization: bytes | None) -> Principal | None:
+        """As `verify`, if that is known already; None where it would have to be found out."""
+        return self._known(authorization)[1]
+
+    def _known(self, authorization: bytes | None) -> tuple[bytes, Principal | None]:
+        """The digest that a credential is remembered by (empty: it never is), and whose it is."""
+        if authorization is None or len(authorization) > _MAX_HEADER_BYTES:
+            return b"", None
+        # Nearly all requests end here: the header, as it stands, was good before.
+        digest = hashlib.sha256(authorization).digest()
+        principal = self._recall(digest)
+        if principal is None and (spelt := _spelt(authorization)) != authorization:
+            digest = hashlib.sha256(spelt).digest()
+            principal = self._recall(digest)
+        return digest, principal
 
     def _recall(self, digest: bytes) -> Principal | None:
         """Whose header this is, if it was found good and still is. Counts it then."""
@@ -182,24 +191,31 @@ class TokenVerifier:
 
     async def _verify(self, raw: bytes, digest: bytes) -> Principal:
         refused = self._refused.get(digest)
-        if refused is not None and refused.epoch == refused.source.epoch:
-            raise TokenRefused(refused.fault)
-        token = read_token(raw)
-        source = self._source(token)
-        expires_at = check_token(token, source.issuer, self._wall_clock())
-        key = source.find(token.kid, token.algorithm)
-        if key is None:
-            key = await source.find_fresh(token.kid, token.algorithm)
-        if key is None:
-            raise TokenRefused("unknown key")
-        epoch = source.epoch
+        if refused is not None:
+            fault, until, by, epoch = refused
+            if self._clock() < until and (by is None or epoch == by.epoch):
+                raise TokenRefused(fault)
+        source: KeySource | None = None
+        epoch = 0
         try:
+            token = read_token(raw)
+            source = self._source(token)
+            # Before the key: one found after it was taken out would count for good.
+            epoch = source.epoch
+            expires_at = check_token(token, source.issuer, self._wall_clock())
+            key = source.find(token.kid, token.algorithm)
+            if key is None and await source.find_fresh(token.kid, token.algorithm) is not None:
+                epoch = source.epoch
+                key = source.find(token.kid, token.algorithm)
+            if key is None:
+                raise TokenNotYet("unknown key")
             verify_signature(token, key)
+            principal = principal_of(token.claims, source.issuer.claims)
         except TokenRefused as error:
-            # Only this fault lasts as long as the key set; the others may mend, or are cheap.
-            _put(self._refused, digest, _Refused(str(error), source, epoch), MAX_REFUSED)
+            if not isinstance(error, TokenNotYet):
+                known_bad = _Refused(str(error), self._clock() + REFUSED_S, source, epoch)
+                _put(self._refused, digest, known_bad, MAX_REFUSED)
             raise
-        principal = principal_of(token.claims, source.issuer.claims)
         known = _Remembered(principal, expires_at, source, epoch)
         _put(self._remembered, digest, known, self._max_remembered)
         return principal
@@ -210,6 +226,13 @@ class TokenVerifier:
         if source is None:
             raise TokenRefused("unknown issuer")
         return source
+
+
+def _spelt(authorization: bytes) -> bytes:
+    """The one spelling of each token, so that none is remembered twice."""
+    if authorization[:7].lower() != b"bearer ":
+        return authorization
+    return _SCHEME + authorization[7:].lstrip(b" ")
 
 
 def _put(entries: OrderedDict[bytes, T], digest: bytes, entry: T, limit: int) -> None:

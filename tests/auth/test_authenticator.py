@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 
 from auth.api_key import digest_of, make_key
-from auth.authenticator import AnonymousAuthenticator, Authenticator
-from auth.config import ApiKeyConfig, ApiKeysConfig, AuthConfig
+from auth.authenticator import (
+    TOO_MANY_FAILURES,
+    TOO_MANY_REQUESTS,
+    AnonymousAuthenticator,
+    Authenticator,
+)
+from auth.config import ApiKeyConfig, ApiKeysConfig, AuthConfig, ThrottleConfig
 from auth.verifier import REFUSAL
-from core.errors import Unauthenticated
+from core.errors import RateLimited, Unauthenticated
 from core.exchange import Header, Request
 from core.metrics import Metrics
 from core.principal import Principal
@@ -119,6 +124,47 @@ async def test_either_may_be_left_out(make_world: Callable[..., World], key: Any
     assert only_keys.authenticator.ready() is None
     assert await only_keys.fault(bearer(key.token())) == "unknown issuer"
     assert (await only_keys.authenticator.authenticate(bearer(KEY))).tenant == "by-key"
+
+
+async def test_an_address_that_fails_too_often_is_heard_no_more(
+    make_world: Callable[..., World], key: Any
+) -> None:
+    world = make_world(throttle=ThrottleConfig(failures_per_minute=60, failures_burst=2))
+    authenticate, token = world.authenticator.authenticate, key.token()
+    await authenticate(bearer(token))
+    assert await world.fault(bearer(b"x")) != ""
+    assert await world.fault(bearer(KEY[:-1])) != ""
+    for shown in (bearer(b"x"), bearer(key.token()), bearer(KEY[:-1]), request()):
+        with pytest.raises(RateLimited) as caught:
+            await authenticate(shown)
+        assert (caught.value.message, caught.value.retry_after_s) == (TOO_MANY_FAILURES, 1)
+    assert (await authenticate(bearer(token))).tenant == "alice"
+    assert (await authenticate(bearer(KEY))).tenant == "by-key"
+    assert (await authenticate(request((b"x-api-key", KEY)))).tenant == "by-key"
+    elsewhere = request((b"authorization", b"Bearer " + key.token()), peer="192.0.2.2")
+    assert (await authenticate(elsewhere)).tenant == "alice"
+    world.clock.now += 1
+    assert (await authenticate(bearer(key.token()))).tenant == "alice"
+    assert world.counted("throttled") == 4
+
+
+async def test_an_address_that_asks_too_often_is_told_before_anything(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(throttle=ThrottleConfig(requests_per_s=2, requests_burst=1))
+    authenticate = world.authenticator.authenticate
+    await authenticate(bearer(KEY))
+    for shown in (bearer(KEY), bearer(b"x")):
+        with pytest.raises(RateLimited) as caught:
+            await authenticate(shown)
+        assert (caught.value.message, caught.value.retry_after_s) == (TOO_MANY_REQUESTS, 0.5)
+    assert (world.counted("key"), world.counted("refused")) == (1, 0)
+
+
+async def test_the_throttle_can_be_off(make_world: Callable[..., World]) -> None:
+    world = make_world(throttle=ThrottleConfig(failures_per_minute=None))
+    for _ in range(1000):
+        assert await world.fault(bearer(b"x")) != ""
 
 
 async def test_nothing_shows_a_credential(make_world: Callable[..., World], key: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from auth import verifier
 from auth.board import Board
 from auth.config import AuthConfig, IssuerConfig, JwksConfig
+from auth.token import read_token
 from auth.verifier import REFUSAL, TokenVerifier
 from core.errors import ConfigError, Unauthenticated, Unavailable
 from core.metrics import Metrics
@@ -19,6 +20,7 @@ from core.principal import Principal
 from core.section import FilePath
 
 MakeKey = Callable[..., Any]
+WALL = 1_700_000_000.0
 
 
 class World:
@@ -349,6 +351,42 @@ def test_authorities_that_cannot_be_used(tmp_path: Any) -> None:
     issuer = IssuerConfig(issuer="a", audiences=("b",), jwks=jwks)
     with pytest.raises(ConfigError, match=r"ca\.pem"):
         TokenVerifier(AuthConfig(issuers=(issuer,)), Metrics.private())
+
+
+async def test_a_refusal_is_found_out_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.show(world.key.token())  # from here on the key set is the same
+    read: list[bytes] = []
+
+    def reading(raw: bytes) -> Any:
+        read.append(raw)
+        return read_token(raw)
+
+    monkeypatch.setattr(verifier, "read_token", reading)
+    tokens = [
+        world.key.token({"exp": WALL - 100}),
+        world.key.token({"aud": "x"}),
+        world.key.token({"sub": 3.5}),
+        b"nonsense",
+    ]
+    for token in tokens * 3:
+        await world.refuses(token)
+    assert read == tokens
+    world.clock.now += verifier.REFUSED_S
+    await world.refuses(tokens[0])
+    assert read == [*tokens, tokens[0]]
+
+
+async def test_what_may_mend_is_looked_at_again(world: World, make_key: MakeKey) -> None:
+    early, successor = world.key.token({"nbf": WALL + 100}), make_key("two")
+    await world.show(world.key.token())
+    later = successor.token()
+    await world.refuses(early)
+    await world.refuses(later)
+    world.fetcher.keys.append(successor.jwk)
+    world.wall.now += 100
+    world.clock.now += 20
+    await world.show(early)
+    await world.show(later)
 
 
 _PARTS = st.one_of(
