@@ -38,6 +38,7 @@ def config(
     identity: Identity, host: KeyHost, replicas: list[FakeReplica], **sections: Any
 ) -> dict[str, Any]:
     document = identity.config([replica.url for replica in replicas], **sections)
+    document["auth"]["throttle"] = {"failures_per_minute": None}
     document["auth"]["issuers"][0]["jwks"] = {
         "url": host.url,
         "ca": str(identity.files.authority),
