@@ -228,8 +228,6 @@ class Http2Protocol(asyncio.Protocol):
         self._inside = False
         if engine.over:
             self._break()
-        elif self._leaving:
-            self._close()
 
     def _count_silent(self, size: int) -> None:
         """Bound what arrives in a second without a response's head or body: interim responses,

@@ -202,8 +202,9 @@ async def test_a_large_body_leaves_in_pieces() -> None:
     assert wire.transport.writes - before > 500_000 / WRITE_BYTES
 
 
-async def test_leaving_waits_for_the_last_stream() -> None:
-    wire = ProtocolWire().open()
+@pytest.mark.parametrize("client", ["nghttp2", "h2"])
+async def test_leaving_waits_for_the_last_stream(client: str) -> None:
+    wire = ProtocolWire(client).open()  # type: ignore[arg-type]
     stream, reader = wire.request()
     wire.protocol.leave()
     assert (wire.protocol.room, wire.transport.closing) == (0, False)
