@@ -158,6 +158,8 @@ class Plan:
 
     def _largest_prompt(self, bucket: Bucket) -> int:
         capacity, unit = bucket.limit.capacity, bucket.rule.unit
+        if not capacity and not bucket.rule.shadow:
+            return -1
         if bucket.rule.shadow or unit in ("requests", "concurrent", "output_tokens"):
             return _MAX
         if unit == "input_tokens":
@@ -234,10 +236,12 @@ def _concerns(rule: Rule, who: Who) -> bool:
 
 def _bucket(rule: Rule, values: dict[str, str], own: Quota | None) -> Bucket:
     limit, burst = own or (rule.limit, rule.burst)
+    capacity = min(max(limit if burst is None else burst, 0), MAX_TOKENS)
+    refill = min(max(limit, 1), MAX_TOKENS)  # nothing at all is a bucket without room
     names: list[str] = list(rule.per)
     if "tenant" not in names and ("user" in names or "key" in names):
         names.insert(0, "tenant")
     key = ":".join([rule.name, rule.unit, *[values[name] for name in names]])
     digest = blake2b(key.encode("ascii"), digest_size=8).digest()
     hashed = int.from_bytes(digest, "little") >> 1 or 1
-    return Bucket(rule, key, Limit((burst or limit) * UNITS, limit, WINDOW_S[rule.window]), hashed)
+    return Bucket(rule, key, Limit(capacity * UNITS, refill, WINDOW_S[rule.window]), hashed)

@@ -97,8 +97,7 @@ class SharedStore:
             self._unlock(shard)
 
     def progress(self, charge: Charge, used: Amounts) -> None:
-        if used != charge.used:
-            self._correct(charge, used, final=False)
+        self._correct(charge, used, final=False)
 
     def settle(self, charge: Charge, used: Amounts) -> None:
         if not self._correct(charge, used, final=True):

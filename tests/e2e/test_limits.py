@@ -189,6 +189,77 @@ async def test_a_stream_is_charged_as_it_goes_and_what_a_killed_worker_held_come
         assert left() < 6_700  # what the stream had used stays charged
 
 
+async def test_no_request_is_lost_whatever_happens_to_redis(
+    identity: Identity, replicas: list[FakeReplica], valkey: Any
+) -> None:
+    """Frozen, killed, emptied, and its scripts flushed all the time: answers go on, degraded at
+    most, and within five seconds as before."""
+    rules = [
+        {"name": "many", "limit": 1_000_000},
+        {"name": "tokens", "unit": "total_tokens", "limit": 100_000_000},
+        {"name": "streams", "unit": "concurrent", "limit": 1_000},
+    ]
+    document = identity.config(
+        [replica.url for replica in replicas], limits=limits(valkey.url, *rules)
+    )
+    with Process(document) as gateway:
+        caller, stop = Caller(gateway, identity), asyncio.Event()
+        statuses: list[int] = []
+        degraded: list[bool] = []
+
+        async def ask() -> None:
+            client = await caller.open()
+            while not stop.is_set():
+                caller.send(client, chat(max_tokens=2))
+                answer = await client.answer()
+                statuses.append(answer.status)
+                degraded.append("x-headrace-limits" in answer.headers)
+            client.close()
+
+        def command(*words: str) -> None:
+            with redis.Redis(unix_socket_path=valkey.socket_path) as store:
+                store.execute_command(*words)
+
+        async def well_again() -> None:
+            """Twenty answers in a row."""
+            repaired, repaired_at = len(degraded), time.monotonic()
+            while len(degraded) < repaired + 20 or any(degraded[-20:]):
+                await asyncio.sleep(0.02)
+                assert time.monotonic() - repaired_at < 5
+
+        asking = [asyncio.ensure_future(ask()) for _ in range(4)]
+        await asyncio.sleep(0.3)
+        valkey.pause()
+        await asyncio.sleep(1)
+        assert any(degraded)
+        valkey.resume()
+        await well_again()
+        valkey.stop()
+        await asyncio.sleep(0.5)
+        valkey.start()
+        await well_again()
+        for _ in range(100):
+            command("SCRIPT", "FLUSH")
+            await asyncio.sleep(0.002)
+        command("FLUSHALL")
+        await well_again()
+        stop.set()
+        await asyncio.gather(*asking)
+        assert set(statuses) == {200}
+
+        async def logged() -> Any:
+            return len(gateway.records()) >= len(statuses) and gateway.records()
+
+        waits_ms = sorted(record["reserve_ms"] for record in await eventually(logged))
+        print(
+            f"{len(statuses)} answers, {sum(degraded)} of them degraded; reserve: p99 "
+            f"{waits_ms[len(waits_ms) * 99 // 100]:.1f} ms, at most {waits_ms[-1]:.1f} ms"
+        )
+        said = gateway.stderr().decode()
+        assert "Traceback" not in said
+        assert said.count("is not in use") <= 8  # one line for each change, not for each request
+
+
 async def test_a_frozen_store_costs_little_and_then_nothing(
     identity: Identity, replicas: list[FakeReplica], valkey: Any
 ) -> None:

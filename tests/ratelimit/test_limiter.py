@@ -246,6 +246,15 @@ async def test_a_caller_may_have_figures_of_its_own() -> None:
         await reserve(limits)
 
 
+@pytest.mark.parametrize("unit", ["requests", "total_tokens", "concurrent"])
+async def test_a_caller_may_be_allowed_nothing(unit: Any) -> None:
+    limits = limiter(Rule(name="r", unit=unit, limit=1000))
+    nothing = Principal("acme", "bob", "free", limits=(("r", Quota(0)),))
+    with pytest.raises(Forbidden):
+        await reserve(limits, principal=nothing)
+    await reserve(limits)
+
+
 async def test_operators_see_and_fill_buckets() -> None:
     limits = limiter(TOKENS)
     (await reserve(limits)).settle(10, 0, 30)

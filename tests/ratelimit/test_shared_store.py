@@ -53,7 +53,9 @@ async def test_workers_share_what_they_count() -> None:
 
 async def test_a_successor_gives_back_what_its_predecessor_held() -> None:
     host = Host()
+    await host.worker(0).start()
     assert (await host.worker(0).reserve(charge_of(PLAN, 100))).granted
+    host.buckets.served.clear()  # as in the process that is forked next
     await host.worker(0).start()
     assert await levels(host.worker(1)) == [10, 1000, 3]
 
@@ -106,6 +108,19 @@ async def test_who_beats_keeps_what_it_holds_and_who_closed_is_not_missed() -> N
     host.now.at += 2 * LEASE_S
     other.tick()
     assert (await levels(other))[2] == 2
+
+
+async def test_another_store_of_the_same_worker_keeps_what_is_held() -> None:
+    host = Host()
+    old, new = host.worker(0), host.worker(0)
+    await old.start()
+    charge = charge_of(PLAN, 100)
+    assert (await old.reserve(charge)).granted
+    await new.start()
+    assert await levels(new) == [9, 900, 2]
+    old.settle(charge, PLAN.amounts(100, 0, 20))
+    await old.close()
+    assert await levels(new) == [9, 880, 3]
 
 
 async def test_a_lock_that_somebody_keeps_is_waited_for_a_short_time() -> None:
