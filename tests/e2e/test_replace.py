@@ -35,9 +35,9 @@ class Traffic:
         while not self._over:
             try:
                 answer = await self.caller.ask(chat(max_tokens=3))
-                self._count(answer.status == 200 and answer.complete, f"{answer.status}")
+                await self._counted(answer.status == 200 and answer.complete, f"{answer.status}")
             except (OSError, asyncio.IncompleteReadError) as error:
-                self._count(False, f"new connection: {error!r}")
+                await self._counted(False, f"new connection: {error!r}")
 
     async def _on_a_kept_connection(self) -> None:
         client: Client | None = None
@@ -47,17 +47,18 @@ class Traffic:
                 self.caller.send(client, chat(max_tokens=3))
                 answer = await client.answer()
             except (OSError, asyncio.IncompleteReadError) as error:
-                self._count(False, f"kept connection: {error!r}")
+                await self._counted(False, f"kept connection: {error!r}")
                 client = None
                 continue
-            self._count(answer.status == 200 and answer.complete, f"{answer.status}")
+            await self._counted(answer.status == 200 and answer.complete, f"{answer.status}")
             if answer.headers.get("connection") == "close":
                 client.close()
                 client = None
         if client is not None:
             client.close()
 
-    def _count(self, whole: bool, fault: str) -> None:
+    async def _counted(self, whole: bool, fault: str) -> None:
+        await asyncio.sleep(0.01)  # the gateway needs the processor, too
         self.answered += whole
         if not whole:
             self.failures.append(fault)
@@ -144,9 +145,9 @@ async def serves(gateway: Process) -> int:
 
 @pytest.fixture
 def document(identity: Identity, replicas: list[FakeReplica]) -> Document:
-    """Two workers, and a second in which kept connections hear that they should go."""
+    """Two workers, and a moment in which kept connections hear that they should go."""
     urls = [replica.url for replica in replicas]
-    return identity.config(urls, workers=2, propagation_s=1)
+    return identity.config(urls, workers=2, propagation_s=0.5)
 
 
 async def test_the_new_one_serves_and_the_old_one_ends_its_streams(
@@ -156,6 +157,7 @@ async def test_the_new_one_serves_and_the_old_one_ends_its_streams(
         caller = Caller(older, identity)
         streams = Streams(caller, 8, 120)
         traffic = Traffic(caller)
+        session = await asyncio.to_thread(tls_session, caller, None)
         await streams.begin()
         newer = older.replacement()
         async with traffic.flowing():
@@ -168,6 +170,7 @@ async def test_the_new_one_serves_and_the_old_one_ends_its_streams(
             assert await streams.whole() == 8
             assert await asyncio.to_thread(older.ended) == 0
             await traffic.more()
+            assert await asyncio.to_thread(tls_session, caller, session) is not None
             assert await headrace_reload(newer) == 0
         assert await asyncio.to_thread(newer.stop) == 0
         with pytest.raises(ConnectionRefusedError):
@@ -182,7 +185,8 @@ async def test_sigusr2_does_the_same_from_within(identity: Identity, document: D
         pid = 0
         async with Traffic(caller).flowing():
             gateway.signal(signal.SIGUSR2)
-            told = await said(gateway, "listening on", 2)
+            await said(gateway, "listening on", 2)
+            told = await said(gateway, "took our place")
             pid = int(re.findall(r"stopping \(pid (\d+) took our place\)", told)[0])
             assert await streams.whole() == 4
             assert await asyncio.to_thread(gateway.ended) == 0
@@ -205,8 +209,6 @@ async def test_a_new_one_that_cannot_start_changes_nothing(
 ) -> None:
     with Process(document) as older, socket.create_server(("127.0.0.1", 0)) as taken:
         caller = Caller(older, identity)
-        streams = Streams(caller, 2, 60)
-        await streams.begin()
         newer = older.replacement()
         listen = newer.document["listen"]
         if fault == "settings":
@@ -218,7 +220,6 @@ async def test_a_new_one_that_cannot_start_changes_nothing(
         async with Traffic(caller).flowing():
             newer.start()
             assert await asyncio.to_thread(newer.ended) == 2
-            assert await streams.whole() == 2
         assert b"stopping" not in older.stderr()
         # Nor does it stand in the way of the next one.
         better = older.replacement()
@@ -267,19 +268,6 @@ async def test_nothing_to_replace_is_no_hindrance(identity: Identity, document: 
     shutil.rmtree(gateway.folder)
 
 
-async def test_tls_sessions_resume_with_the_new_one(identity: Identity, document: Document) -> None:
-    with Process(document) as older:
-        caller = Caller(older, identity)
-        session = await asyncio.to_thread(tls_session, caller, None)
-        newer = older.replacement()
-        newer.start()
-        await asyncio.to_thread(newer.wait_listening)
-        assert await asyncio.to_thread(older.ended) == 0
-        resumed = await asyncio.to_thread(tls_session, caller, session)
-        assert resumed is not None
-        await asyncio.to_thread(newer.stop)
-
-
 def tls_session(caller: Caller, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
     """The session of a new connection that offers `session`, None if that was not resumed."""
     with (
@@ -310,7 +298,7 @@ async def test_pid_1_stays_until_the_last_one_ends(identity: Identity, document:
     container.prefix = ALONE
     with container:
         caller = Caller(container, identity)
-        streams = Streams(caller, 2, 100)
+        streams = Streams(caller, 2, 60)
         await streams.begin()
         (first,) = children(container.pid)
         async with Traffic(caller).flowing():
