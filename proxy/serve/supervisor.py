@@ -33,7 +33,7 @@ from proxy.serve.supervised import Service
 from proxy.serve.worker import EXIT_CONFIG, EXIT_FAILED
 from proxy.sockets import Sockets
 
-KILL_MARGIN_S = 2.0
+KILL_MARGIN_S = 3.0
 """Workers end their streams themselves when the grace period is over; this much later they are
 killed."""
 START_S = 60.0
@@ -84,6 +84,7 @@ class Supervisor:
         self._give_up_at = math.inf if predecessor is None else clock() + START_S
         self._kill_at = math.inf
         self._stopping = False
+        self._at_once = False
         self._announced = False
         self._exit_code = 0
 
@@ -222,8 +223,8 @@ class Supervisor:
         self._give_up_at = math.inf
         places = [self._place(bound.address) for bound in self._sockets.listen]
         if (predecessor := self._predecessor) is not None:
-            self._predecessor = None
             self._open_desk()
+            self._predecessor = None
             predecessor.end([str(bound.address) for bound in self._sockets.all()])
             self._sockets.own_all()
             self._service.took_over()
@@ -261,12 +262,14 @@ class Supervisor:
     # --- ending
 
     def _stop(self, why: str, *, delay: bool = False, handed_over: bool = False) -> None:
-        """Begin to drain; asked a second time, end now."""
+        """Begin to drain; asked a second time, end now, and a third time, whatever happens."""
         service = self._service
         if self._stopping:
             say(f"ending now ({why})")
             self._children.tell(Drain(at_once=True))
-            self._kill_at = min(self._kill_at, self._clock() + KILL_MARGIN_S)
+            margin_s = 0.0 if self._at_once else KILL_MARGIN_S
+            self._kill_at = min(self._kill_at, self._clock() + margin_s)
+            self._at_once = True
             return
         self._stopping = True
         grace_s = service.drain_s + (service.delay_s if delay else 0.0)

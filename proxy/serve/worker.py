@@ -139,8 +139,7 @@ class Line:
                 if isinstance(message, Stage):
                     await self._stage(worker, message)
                 elif isinstance(message, Commit):
-                    worker.commit()
-                    self._say(Committed(message.attempt))
+                    self._commit(worker, message)
                 elif isinstance(message, Drop):
                     worker.drop()
                 elif isinstance(message, Outcome):
@@ -158,6 +157,15 @@ class Line:
             self._say(Refused(message.attempt, f"a worker failed to prepare it: {error!r}"))
         else:
             self._say(Staged(message.attempt))
+
+    def _commit(self, worker: Reloadable, message: Commit) -> None:
+        try:
+            worker.commit()
+        except Exception:  # noqa: BLE001 - the others have it: end, and let a successor start with it
+            traceback.print_exc()
+            self._stop.set()
+        else:
+            self._say(Committed(message.attempt))
 
     def _say(self, message: Message) -> None:
         self._channel.send(message)

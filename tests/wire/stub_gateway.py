@@ -3,8 +3,8 @@
 Usage: stub_gateway.py MODE WORKERS DRAIN_S [CERTIFICATE KEY]. Each worker serves only the
 listening socket of its own index, and answers a line with `index pid word`. The word comes from
 the file that the environment variable STUB_WORDS names: `ok` for one that can be loaded. It is
-read anew for each reload. `bad` cannot be loaded, `refused` by worker 1, which dies of `deadly`;
-`slow` takes a while.
+read anew for each reload. `bad` cannot be loaded, `refused` by worker 1, which dies of `deadly`
+and cannot commit `fatal`; `slow` takes a while.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Worker:
         self.staged = word
 
     def commit(self) -> None:
+        if self.index == 1 and self.staged == "fatal":
+            raise RuntimeError("cannot commit")
         self.word = self.staged
 
     def drop(self) -> None:

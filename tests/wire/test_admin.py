@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from core.metrics import MetricsBoard
 from core.shared_memory import StateBoard, WorkerState
 from proxy.serve.admin import AdminServer, start_admin
+from proxy.serve.messages import Outcome
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -72,6 +73,23 @@ async def ask(sock: socket.socket, head: str, accept: str = "*/*") -> Answer:
     status_line, *fields = top.decode().split("\r\n")
     headers = {name.lower(): value for name, value in (field.split(": ", 1) for field in fields)}
     return int(status_line.split()[1]), headers, body
+
+
+async def test_which_configuration_is_in_force(sock: socket.socket, board: MetricsBoard) -> None:
+    outcome = Outcome(3, "refused", 1.5, "$.a: one\n$.b: two")
+    server = await start_admin(sock, metrics=board, reasons=list, outcome=lambda: outcome)
+    status, _, body = await ask(sock, "GET /config")
+    assert status == 200
+    assert json.loads(body) == {
+        "generation": 3,
+        "last_reload": {
+            "result": "refused",
+            "at": 1.5,
+            "changed": [],
+            "reasons": ["$.a: one", "$.b: two"],
+        },
+    }
+    await server.close()
 
 
 @pytest.mark.usefixtures("server")
@@ -130,7 +148,7 @@ async def test_metrics_are_those_of_every_worker(sock: socket.socket, board: Met
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/version"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/version", "/config"])
 async def test_head_is_get_without_the_body(sock: socket.socket, path: str) -> None:
     got, asked = await ask(sock, f"GET {path}"), await ask(sock, f"HEAD {path}")
     assert asked[0] == got[0] == 200

@@ -185,6 +185,23 @@ def test_what_one_cannot_use_nobody_uses(run_stub: Run, words: Path, bad: str, r
     assert stub.ended() == 0
 
 
+def test_who_cannot_commit_makes_room_for_one_that_starts_with_it(
+    run_stub: Run, words: Path
+) -> None:
+    stub = run_stub("plain", 2)
+    ports = stub.ports()
+    first = ask(ports[1])
+    words.write_text("fatal")
+    stub.stop(signal.SIGHUP)
+    stub.wait_for("RuntimeError: cannot commit")
+    stub.wait_for("worker 1 drained")
+    stub.wait_for("reloaded")
+    assert [word(port) for port in ports] == ["fatal", "fatal"]
+    assert ask(ports[1]) != first
+    stub.stop()
+    assert stub.ended() == 0
+
+
 def test_what_is_asked_for_meanwhile_is_one_more_reload(run_stub: Run, words: Path) -> None:
     words.write_text("slow")
     stub = run_stub("plain", 2)
