@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.measure import STREAMS, TOKENS, Results, quantile, run
+from bench.measure import HTTP2_STREAMS, STREAMS, TOKENS, Results, quantile, run
 from bench.processes import BenchError, Processes
 from bench.rig import build
 
@@ -80,12 +80,27 @@ def report(results: Results, command: str) -> Iterator[str]:
     for name, times in sorted(results.ttft_ms.items()):
         row = f"{name:12}{quantile(times, 0.5):8.3f}{quantile(times, 0.99):8.3f}"
         yield row if name == "direct" else row + _added(results, name)
+    yield from _http2(results)
     added = [results.added_ttft_ms("headrace", share)[0] for share in (0.5, 0.99)]
     yield (
         f"bench: nginx_per_token_ratio={_ratio(results.ratio('per_token'))} "
         f"nginx_per_request_ratio={_ratio(results.ratio('per_request'))} "
         f"added_ttft_p50_ms={added[0]:.3f} added_ttft_p99_ms={added[1]:.3f}"
     )
+
+
+def _http2(results: Results) -> Iterator[str]:
+    """What HTTP/2 to the client costs beside HTTP/1.1."""
+    if not results.http2:
+        return
+    yield (
+        f"CPU per token by protocol, whole {TOKENS}-token answers, us "
+        f"({HTTP2_STREAMS} concurrent streams; ratio to HTTP/1.1)"
+    )
+    for streams, costs in sorted(results.http2.items()):
+        name = f"HTTP/2, {streams} to a connection" if streams else "HTTP/1.1"
+        ratio = _ratio(results.http2_ratio(streams))
+        yield f"{name:44}{_spread(costs):>24}{ratio:>8}"
 
 
 def _added(results: Results, name: str) -> str:

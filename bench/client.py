@@ -2,7 +2,8 @@
 
 One JSON command a line on stdin, one JSON answer a line on stdout:
 
-- `{"op": "target", "name", "port", "ca", "token"}` makes a target known (`ca` null: plain HTTP)
+- `{"op": "target", "name", "port", "ca", "token", "http2_streams"}` makes a target known (`ca`
+  null: plain HTTP; `http2_streams`: so many on each connection, 0 for HTTP/1.1)
 - `{"op": "check", "name", "tokens"}` -> the events of one answer, as they came
 - `{"op": "load", "name", "streams", "tokens", "seconds"}` -> requests that ended, and errors
 - `{"op": "latency", "names", "seconds"}` -> times to the first token in ms, one list a target; the
@@ -20,11 +21,13 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import uvloop
 
-FIRST_TOKEN = b'"content":" '
+from bench.http2_client import FIRST_TOKEN, Connection, Http2Lane, Seats
+from core.exchange import Header
+
 LAST_CHUNK = b"0\r\n\r\n"
 WORDS = """
 the river carries water stone sand and light through a valley while people walk along its bank to
@@ -34,15 +37,25 @@ would be useful clear honest short or long for them if they come from another co
 """.split()  # noqa: SIM905 (prose reads better than a list)
 
 
+_Protocol = TypeVar("_Protocol", bound=asyncio.Protocol)
+
+
 class Target:
     """Where requests go, and how they are written."""
 
-    def __init__(self, port: int, ca: str | None, token: str, model: str = "demo") -> None:
+    def __init__(
+        self, port: int, ca: str | None, token: str, http2_streams: int = 0, model: str = "demo"
+    ) -> None:
         self.port = port
+        self._http2_streams = http2_streams
+        self._seats: Seats | None = None
+        self._seated = 0
         self.tls: ssl.SSLContext | None = None
         if ca:
             self.tls = ssl.create_default_context(cafile=ca)
             self.tls.minimum_version = ssl.TLSVersion.TLSv1_3
+            if http2_streams:
+                self.tls.set_alpn_protocols(["h2"])
         self._random = random.Random(port)
         self._phrases = [" ".join(self._random.choices(WORDS, k=9)) for _ in range(997)]
         self._opening = f'{{"model":"{model}","stream":true,"max_tokens":'
@@ -52,27 +65,55 @@ class Target:
             f"user-agent: OpenAI/Python 3.57.0\r\nauthorization: Bearer {token}\r\n"
             "content-length: "
         )
+        self._http2_head: list[Header] = [
+            (b":method", b"POST"),
+            (b":scheme", b"https"),
+            (b":authority", b"localhost"),
+            (b":path", b"/v1/chat/completions"),
+            (b"accept", b"application/json"),
+            (b"content-type", b"application/json"),
+            (b"user-agent", b"OpenAI/Python 3.57.0"),
+            (b"authorization", b"Bearer " + token.encode()),
+        ]
         self._count = 0
 
     def __repr__(self) -> str:
         return f"<Target port={self.port} requests={self._count}>"
 
     def request(self, tokens: int) -> bytes:
+        body = self._body(tokens)
+        return f"{self._head}{len(body)}\r\n\r\n{body}".encode()
+
+    def http2_request(self, tokens: int) -> tuple[list[Header], bytes]:
+        body = self._body(tokens).encode()
+        return [*self._http2_head, (b"content-length", b"%d" % len(body))], body
+
+    def _body(self, tokens: int) -> str:
         self._count += 1
         text = " ".join(self._random.choices(self._phrases, k=9))
-        body = (
+        return (
             f'{self._opening}{tokens},"messages":[{{"role":"user","content":'
             f'"{text} {self._count}"}}]}}'
         )
-        return f"{self._head}{len(body)}\r\n\r\n{body}".encode()
 
-    async def connect(self) -> Lane:
+    async def connect(self) -> Lane | Http2Lane:
+        if not self._http2_streams:
+            return await self._connection(lambda: Lane(self))
+        if self._seats is None or self._seated % self._http2_streams == 0:
+            self._seats = Seats(self, await self.connect_http2())
+        self._seated += 1
+        return Http2Lane(self, self._seats)
+
+    async def connect_http2(self) -> Connection:
+        return await self._connection(Connection)
+
+    async def _connection(self, make: Callable[[], _Protocol]) -> _Protocol:
         loop = asyncio.get_running_loop()
         name = "localhost" if self.tls else None
-        _, lane = await loop.create_connection(
-            lambda: Lane(self), "127.0.0.1", self.port, ssl=self.tls, server_hostname=name
+        _, made = await loop.create_connection(
+            make, "127.0.0.1", self.port, ssl=self.tls, server_hostname=name
         )
-        return lane
+        return made
 
 
 class Lane(asyncio.Protocol):
@@ -131,7 +172,7 @@ class Client:
 
     def __init__(self) -> None:
         self._targets: dict[str, Target] = {}
-        self._lanes: dict[str, list[Lane]] = {}
+        self._lanes: dict[str, list[Lane | Http2Lane]] = {}
         self._done = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -142,8 +183,8 @@ class Client:
         answer: dict[str, Any] = await operation(**command)
         return answer
 
-    async def target(self, name: str, port: int, ca: str | None, token: str) -> dict[str, Any]:
-        self._targets[name] = Target(port, ca, token)
+    async def target(self, name: str, **how: Any) -> dict[str, Any]:
+        self._targets[name] = Target(**how)
         return {}
 
     async def check(self, name: str, tokens: int) -> dict[str, Any]:
@@ -160,7 +201,7 @@ class Client:
         reads = sum(lane.reads for lane in lanes)
         began = time.perf_counter()
 
-        def ended(lane: Lane) -> None:
+        def ended(lane: Lane | Http2Lane) -> None:
             nonlocal requests, running
             requests += 1
             if lane.failed:
@@ -193,14 +234,14 @@ class Client:
                 times[name].append(lanes[name].ttft_s * 1e3)
         return {"times_ms": times}
 
-    async def _connected(self, name: str, count: int) -> list[Lane]:
+    async def _connected(self, name: str, count: int) -> list[Lane | Http2Lane]:
         """`count` open connections; those of earlier commands are used again."""
         lanes = self._lanes[name] = [lane for lane in self._lanes.get(name, ()) if not lane.lost]
         while len(lanes) < count:
             lanes.append(await self._targets[name].connect())
         return lanes[:count]
 
-    async def _one(self, lane: Lane, tokens: int) -> None:
+    async def _one(self, lane: Lane | Http2Lane, tokens: int) -> None:
         self._done.clear()
         lane.ended = lambda _: self._done.set()
         lane.send(tokens)

@@ -14,6 +14,8 @@ from bench.rig import Proxy, Rig
 
 STREAMS = 32
 TOKENS = 64
+HTTP2_STREAMS = 50
+HTTP2_ROUNDS, HTTP2_WINDOW_S = 5, 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,12 @@ class Round:
 
 @dataclass(slots=True)
 class Results:
-    """Rounds by proxy, and times to first token in ms by target, paired by position."""
+    """Rounds by proxy, and times to first token in ms by target, paired by position. `http2`: CPU
+    us per token by how many streams share a connection to the gateway, 0 for HTTP/1.1."""
 
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     ttft_ms: dict[str, list[float]] = field(default_factory=dict)
+    http2: dict[int, list[float]] = field(default_factory=dict)
 
     def column(self, name: str, what: str) -> list[float]:
         return [getattr(one, what) for one in self.rounds[name]]
@@ -48,6 +52,11 @@ class Results:
         if theirs not in self.rounds:
             return None
         pairs = zip(self.column(ours, what), self.column(theirs, what), strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
+    def http2_ratio(self, streams: int) -> float:
+        """The median over rounds of HTTP/2 / HTTP/1.1."""
+        pairs = zip(self.http2[streams], self.http2[0], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
     def added_ttft_ms(self, name: str, share: float) -> tuple[float, float]:
@@ -89,12 +98,22 @@ def _spoken(client: ClientProcess, name: str) -> list[object]:
     return events
 
 
-def cost_ns(rig: Rig, proxy: Proxy, tokens: int, seconds: float) -> tuple[float, float, float]:
-    """CPU ns a request, requests a second, client reads a request: answers of `tokens` tokens."""
-    rig.client("load", name=proxy.name, streams=STREAMS, tokens=1, seconds=0)  # pools are warm
+def cost_ns(
+    rig: Rig,
+    proxy: Proxy,
+    tokens: int,
+    seconds: float,
+    *,
+    target: str = "",
+    streams: int = STREAMS,
+) -> tuple[float, float, float]:
+    """CPU ns a request, requests a second, client reads a request: answers of `tokens` tokens.
+    `target`: the client's name for the proxy, if it has several."""
+    name = target or proxy.name
+    rig.client("load", name=name, streams=streams, tokens=1, seconds=0)  # pools are warm
     pids = proxy.pids()
     before = sum(map(cpu_ns, pids))
-    done = rig.client("load", name=proxy.name, streams=STREAMS, tokens=tokens, seconds=seconds)
+    done = rig.client("load", name=name, streams=streams, tokens=tokens, seconds=seconds)
     after = sum(map(cpu_ns, pids))
     if done["errors"]:
         raise BenchError(f"{proxy.name}: {done['errors'][0]}")
@@ -117,6 +136,18 @@ def one_round(rig: Rig, proxy: Proxy, seconds: float) -> Round:
     )
 
 
+def http2_costs(rig: Rig, results: Results) -> None:
+    """Whole answers by HTTP/1.1 and HTTP/2 in turn."""
+    gateway = next(proxy for proxy in rig.proxies if proxy.name == "headrace")
+    for number in range(-1, HTTP2_ROUNDS):  # the first one warms up
+        for streams, target in rig.http2.items():
+            cost, _, _ = cost_ns(
+                rig, gateway, TOKENS, HTTP2_WINDOW_S, target=target, streams=HTTP2_STREAMS
+            )
+            if number >= 0:
+                results.http2.setdefault(streams, []).append(cost / TOKENS / 1e3)
+
+
 def latencies(rig: Rig, results: Results, seconds: float) -> None:
     """Add times to first token of direct and every proxy, taking turns."""
     names = [rig.direct, *(proxy.name for proxy in rig.proxies)]
@@ -132,6 +163,7 @@ def run(rig: Rig, window_s: float, latency_s: float, end_at: float) -> Results:
     monotonic instant, but five rounds at least."""
     check(rig)
     results = Results()
+    http2_costs(rig, results)
     for proxy in rig.proxies:
         one_round(rig, proxy, 1.0)
     for number in itertools.count():

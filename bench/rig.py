@@ -16,6 +16,8 @@ from proxy.serve.throwaway import Issuer, make_certificate
 
 REPOSITORY = Path(__file__).parent.parent
 DEMO_MODEL = REPOSITORY / "loadtest" / "demo_model"
+HTTP2_STREAMS = (0, 1, 50)
+"""So many streams a connection to the gateway, in turn; 0 is HTTP/1.1."""
 ISSUER, AUDIENCE = "https://id.bench.example", "bench"
 
 
@@ -32,10 +34,12 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """Everything that runs. `direct` is the client's name for the upstream without a proxy."""
+    """Everything that runs. `direct` is the client's name for the upstream without a proxy,
+    `http2` has its names for the gateway by how many streams share a connection."""
 
     client: ClientProcess
     proxies: tuple[Proxy, ...]
+    http2: dict[int, str]
     direct: str = "direct"
 
 
@@ -62,13 +66,18 @@ def build(processes: Processes, folder: Path) -> Rig:
     )
     client("target", name="direct", port=ports[0], ca=None, token=token)
     proxies = []
+    ports_of: dict[str, int] = {}
     ca = str(folder / "ca.pem")
     for name, start in (("headrace", start_gateway), ("nginx", start_nginx)):
-        port = free_port()
+        port = ports_of[name] = free_port()
         if (pid := start(processes, folder, port, ports)) is not None:
             client("target", name=name, port=port, ca=ca, token=token)
             proxies.append(Proxy(name, pid))
-    return Rig(client, tuple(proxies))
+    http2 = {streams: f"headrace-{streams}" for streams in HTTP2_STREAMS}
+    gateway_port = ports_of["headrace"]
+    for streams, name in http2.items():
+        client("target", name=name, port=gateway_port, ca=ca, token=token, http2_streams=streams)
+    return Rig(client, tuple(proxies), http2)
 
 
 def start_redis(processes: Processes, folder: Path) -> None:

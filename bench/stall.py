@@ -56,6 +56,8 @@ _REQUEST = (
 class Upstream(asyncio.Protocol):
     """A paced stream for a small request, one token for a large one."""
 
+    pace_s = PACE_S
+
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
@@ -98,16 +100,16 @@ class Upstream(asyncio.Protocol):
         self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
         self._left -= 1
         if self._left > 0:
-            self._next_at = max(self._next_at + PACE_S, self._loop.time())
+            self._next_at = max(self._next_at + self.pace_s, self._loop.time())
             self._loop.call_at(self._next_at, self._token)
         else:
             self._transport.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-async def serve(ports: Sequence[int]) -> None:
+async def serve(ports: Sequence[int], upstream: type[Upstream] = Upstream) -> None:
     loop = asyncio.get_running_loop()
     for port in ports:
-        await loop.create_server(Upstream, "127.0.0.1", port, backlog=4096)
+        await loop.create_server(upstream, "127.0.0.1", port, backlog=4096)
     await asyncio.Event().wait()
 
 

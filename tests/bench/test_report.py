@@ -50,6 +50,17 @@ def test_the_last_line_without_nginx(bench):
     assert re.search(r"per_token_ratio=n/a nginx_per_request_ratio=n/a added_ttft_p50", last)
 
 
+def test_the_last_line_stays_last_and_what_http2_costs_stands_before_it(bench):
+    measure, main = bench
+    found = results(measure, ("headrace",))
+    found.http2 = {0: [1.0, 2.0, 4.0], 1: [3.0, 2.0, 4.0], 50: [0.5, 1.0, 4.0]}
+    *_, http1, one, many, last = main.report(found, "python -m bench")
+    assert re.fullmatch(r"HTTP/1.1 +2.00 \[1.00, 4.00\] +1.00", http1)
+    assert re.fullmatch(r"HTTP/2, 1 to a connection +3.00 \[2.00, 4.00\] +1.00", one)
+    assert re.fullmatch(r"HTTP/2, 50 to a connection +1.00 \[0.50, 4.00\] +0.50", many)
+    assert last.startswith("bench: nginx_per_token_ratio=")
+
+
 def test_quantiles_are_interpolated(bench):
     measure, _ = bench
     assert measure.quantile([3, 1, 2], 0.5) == 2
