@@ -17,6 +17,7 @@ from proxy.connection import FRESH_S
 from proxy.flow import NEVER
 from proxy.http1_exchange import Http1Exchange
 from proxy.http1_request import RequestReader
+from proxy.pace import first_look, next_look
 from proxy.tls_session import TlsSession, tls_session
 from proxy.turns import LARGE_READ_BYTES
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from proxy.listener import Listener
 
 _LINGER_S = 1.0
-_RATE_GRACE_S = 5.0  # a body's rate is not judged earlier: one lost packet costs a second or more
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -121,11 +121,10 @@ class Http1Connection(asyncio.Protocol):
         if self._closing or self._paused:
             self._on_slow_reader(now)
         elif reader.in_body:
-            elapsed = now - reader.body_started_at
-            if elapsed < timeouts.body_s and reader.received >= timeouts.body_min_rate * elapsed:
-                self.deadline_at = min(now + 1.0, reader.body_started_at + timeouts.body_s)
-                return
-            self._refuse(RequestTimeout("The body did not arrive in time."))
+            try:
+                self.deadline_at = next_look(reader.body_started_at, reader.received, timeouts, now)
+            except GatewayError as error:
+                self._refuse(error)
         elif reader.waiting:
             self._refuse(RequestTimeout("The request head did not arrive in time."))
         else:
@@ -164,8 +163,7 @@ class Http1Connection(asyncio.Protocol):
                 self._listener.read_turns.take(self._transport)
             if not self._reading_body:
                 self._reading_body = True
-                body_s = self._listener.timeouts.body_s
-                self.deadline_at = reader.body_started_at + min(_RATE_GRACE_S, body_s)
+                self.deadline_at = first_look(reader.body_started_at, self._listener.timeouts)
                 if reader.wants_continue:
                     self._write(_CONTINUE)
         elif reader.started_at:
