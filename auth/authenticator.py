@@ -29,7 +29,8 @@ class Authenticator:
     """The configured ways to say who one is, told apart by the form of the credential.
 
     `keys`: those of the configuration (None: they are loaded here). `board`, `make_fetcher`: see
-    `TokenVerifier`. Raises ConfigError when a file cannot be used.
+    `TokenVerifier`, and `copies` too, which `cache_dir` overrides. Raises ConfigError when a file
+    cannot be used.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Authenticator:
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
         make_fetcher: Callable[[IssuerConfig], Fetcher] | None = None,
+        copies: str | None = None,
     ) -> None:
         self._clock, self._wall_clock = clock, wall_clock
         throttle = config.throttle
@@ -54,7 +56,13 @@ class Authenticator:
             self._failures = AddressBuckets(per_s, throttle.failures_burst)
         self._keys = KeyRing.load(config.api_keys) if keys is None else keys
         self._tokens = TokenVerifier(
-            config, metrics, board, clock=clock, wall_clock=wall_clock, make_fetcher=make_fetcher
+            config,
+            metrics,
+            board,
+            clock=clock,
+            wall_clock=wall_clock,
+            make_fetcher=make_fetcher,
+            copies=config.cache_dir or copies,
         )
         results = metrics.counter(
             "headrace_auth_total", "Authentications, by how they ended.", ("result",)

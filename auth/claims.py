@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from auth.config import MAX_NAME_CHARS, ClaimsConfig
+from auth.config import ClaimsConfig
+from auth.key_config import MAX_NAME_CHARS
 from auth.token import TokenRefused
 from core.principal import Principal
 

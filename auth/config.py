@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import re
-from datetime import datetime
-from typing import ClassVar, Literal, Self
+from typing import Literal
 from urllib.parse import urlsplit
 
-from core.section import Contradictions, FilePath, Section
+from auth.key_config import ApiKeysConfig
+from core.section import Contradictions, FilePath, OutputPath, Section
 
 ASYMMETRIC_ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -20,12 +19,8 @@ ABSENT = "absent"
 """In `types`: a token without the header `typ` is accepted."""
 
 MAX_ISSUERS = 16
-MAX_NAME_CHARS = 256
 MAX_LEEWAY_S = 60.0
 MIN_STALE_FOR_S = 24 * 3600.0
-
-_match_sha256 = re.compile(r"[0-9a-fA-F]{64}").fullmatch
-_match_date = re.compile(r"\d{4}-\d\d-\d\d").fullmatch
 
 
 def _raise(faults: list[tuple[str, str]]) -> None:
@@ -136,87 +131,6 @@ class IssuerConfig(Section):
         _raise(faults)
 
 
-class Instant(float):
-    """A moment in Unix seconds, written as `2027-01-31` or `2027-01-31T12:00:00Z`."""
-
-    __slots__ = ()
-    expected: ClassVar[str] = "a date (2027-01-31) or a moment with its zone (2027-01-31T12:00:00Z)"
-    schema: ClassVar[dict[str, object]] = {"type": "string"}
-
-    @classmethod
-    def from_text(cls, text: str, base: str) -> Self:
-        if _match_date(text):
-            text += "T00:00:00Z"
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            raise ValueError(f"expected {cls.expected}, got {text[:64]!r}")
-        return cls(moment.timestamp())
-
-
-class QuotaConfig(Section):
-    """A caller's own figures for one rule of the limits."""
-
-    limit: int
-    burst: int | None = None
-
-    def __post_init__(self) -> None:
-        faults = [
-            (f".{name}", "expected at least 1")
-            for name in ("limit", "burst")
-            if (value := getattr(self, name)) is not None and value < 1
-        ]
-        _raise(faults)
-
-
-class ApiKeyConfig(Section):
-    """One API key, by the hex SHA-256 of it; `headrace key new` makes the entry.
-
-    `id` names it in logs, limits and revocations. `models`: None means all.
-    """
-
-    id: str
-    sha256: str
-    tenant: str
-    user: str = ""
-    tier: str = ""
-    organisation: str = ""
-    groups: tuple[str, ...] = ()
-    models: tuple[str, ...] | None = None
-    limits: dict[str, QuotaConfig] = {}  # noqa: RUF012 - copied for each
-    expires_at: Instant | None = None
-
-    def __post_init__(self) -> None:
-        faults = [
-            (f".{name}", "expected 1 to 256 printable characters")
-            for name in ("id", "tenant")
-            if not _is_name(getattr(self, name))
-        ]
-        faults += [
-            (f".{name}", "expected at most 256 printable characters")
-            for name in ("user", "tier", "organisation")
-            if (value := getattr(self, name)) and not _is_name(value)
-        ]
-        if not _match_sha256(self.sha256):
-            # What was written is not shown: it may be the key.
-            sentence = "expected 64 hex digits, as `headrace key new` prints them (not the key)"
-            faults.append((".sha256", sentence))
-        _raise(faults)
-
-
-class ApiKeysConfig(Section):
-    """`keys`, and those in the YAML file `file`, which has a list `keys` too."""
-
-    file: FilePath | None = None
-    keys: tuple[ApiKeyConfig, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.file is None and not self.keys:
-            _raise([("", "expected `file`, `keys` or both")])
-
-
 class ThrottleConfig(Section):
     """Token buckets for each client address, in each worker; None: no limit.
 
@@ -247,12 +161,15 @@ class AuthConfig(Section):
     """Callers show a JSON Web Token of one of `issuers`, or one of `api_keys`.
 
     `remembered_tokens`: how many verified tokens are kept, so that each costs its signature once.
+    `cache_dir`: a folder for the last good key set of each issuer, so that a restart while an
+    issuer is down serves.
     """
 
     issuers: tuple[IssuerConfig, ...] = ()
     api_keys: ApiKeysConfig | None = None
     throttle: ThrottleConfig = ThrottleConfig()
     remembered_tokens: int = 16384
+    cache_dir: OutputPath | None = None
 
     def __post_init__(self) -> None:
         faults = []
@@ -267,10 +184,6 @@ class AuthConfig(Section):
         if not 0 <= self.remembered_tokens <= 1_000_000:
             faults.append((".remembered_tokens", "expected 0 to 1000000"))
         _raise(faults)
-
-
-def _is_name(text: str) -> bool:
-    return 0 < len(text) <= MAX_NAME_CHARS and text.isprintable()
 
 
 def _url_fault(url: str, allow_http: bool) -> str | None:

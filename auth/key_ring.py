@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from auth.api_key import digest_of, is_key
-from auth.config import ApiKeyConfig, ApiKeysConfig
+from auth.key_config import ApiKeyConfig, ApiKeysConfig
 from auth.token import TokenRefused
 from core.errors import ConfigError
 from core.loading import load

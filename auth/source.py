@@ -6,7 +6,9 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from jwt import PyJWK
@@ -14,6 +16,7 @@ from jwt import PyJWK
 from auth.board import Slot
 from auth.config import IssuerConfig
 from auth.fetcher import Fetcher, FetchFailed
+from auth.key_copy import KeyCopy
 from auth.keyset import KeySet, KeySetError
 from auth.refresh import AbsentKeys, RefreshPolicy
 from core.clock import Clock
@@ -49,6 +52,8 @@ class KeySource:
         workers: Gauge,
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        copy: KeyCopy | None = None,
+        wall_clock: Clock = time.time,
     ) -> None:
         self.issuer = issuer
         jwks = issuer.jwks
@@ -61,6 +66,9 @@ class KeySource:
         self._workers = workers
         self._clock = clock
         self._sleep = sleep
+        self._copy = copy
+        self._wall_clock = wall_clock
+        self._copying: asyncio.Task[None] | None = None
         self._key_set: KeySet | None = None
         self._loaded = 0
         self._epoch = 0
@@ -74,6 +82,34 @@ class KeySource:
     def __repr__(self) -> str:
         return f"KeySource({self.issuer.issuer!r}, epoch={self._epoch}, {self._key_set!r})"
 
+    async def restore(self) -> None:
+        """Begin with the copy on disk, as old as it is, where nothing was fetched on this host."""
+        if self._copy is None or self._slot.history.success_at is not None:
+            return
+        try:
+            found = await asyncio.to_thread(self._copy.read, self._wall_clock())
+        except OSError as error:
+            _log.warning("cannot use the kept key set of %s: %s", self.issuer.issuer, error)
+            return
+        if found is None or not self._slot.claim():
+            return
+        try:
+            self._take_over(found.document, self._clock() - found.age_s)
+        except KeySetError as error:
+            _log.warning("cannot use the kept key set of %s: %s", self.issuer.issuer, error)
+        finally:
+            self._slot.release()
+
+    def _take_over(self, document: bytes, success_at: float) -> None:
+        history = replace(self._slot.history, success_at=success_at)
+        usable = self._policy.is_usable(history, self._clock())
+        if not usable or self._slot.history.success_at is not None:
+            return
+        KeySet.parse(document, self.issuer.algorithms)
+        self._slot.publish(document)
+        self._slot.history = history
+        _log.info("key set of %s taken from disk", self.issuer.issuer)
+
     def start(self) -> None:
         if self._keeper is None:
             self._keeper = spawn(self._keep(), f"key set of {self.issuer.issuer}")
@@ -84,6 +120,8 @@ class KeySource:
         tasks = [task for task in (self._keeper, self._flight) if task is not None]
         for task in tasks:
             task.cancel()
+        if self._copying is not None:  # it is about to be over, and nothing can stop its thread
+            tasks.append(self._copying)
         if tasks:
             await asyncio.wait(tasks)
         self._show_state(None)
@@ -200,8 +238,19 @@ class KeySource:
         self._slot.history = self._policy.succeeded(history)
         self._fetches.labels(self.issuer.issuer, "ok").inc()
         self._fault = ""
+        if self._copy is not None and self._copying is None:
+            keeping = self._keep_copy(self._copy, document)
+            self._copying = spawn(keeping, f"copy of the key set of {self.issuer.issuer}")
         if history.failures > 1 or history.success_at is None:
             _log.info("key set of %s fetched: %r", self.issuer.issuer, key_set)
+
+    async def _keep_copy(self, copy: KeyCopy, document: bytes) -> None:
+        try:
+            await asyncio.to_thread(copy.write, document, self._wall_clock())
+        except (OSError, ValueError) as error:
+            _log.warning("cannot keep the key set of %s: %s", self.issuer.issuer, error)
+        finally:
+            self._copying = None
 
     def _failed(self, result: str, fault: str) -> None:
         self._fault = f"the last fetch failed: {fault}"

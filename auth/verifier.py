@@ -18,6 +18,7 @@ from auth.board import Board
 from auth.claims import principal_of
 from auth.config import AuthConfig, IssuerConfig
 from auth.fetcher import Fetcher, FetchFailed, FileFetcher, UrlFetcher
+from auth.key_copy import KeyCopy
 from auth.keyset import KeySet, KeySetError
 from auth.source import KeySource
 from auth.token import (
@@ -66,8 +67,9 @@ class _Refused(NamedTuple):
 class TokenVerifier:
     """Bearer tokens of the configured issuers.
 
-    `board`: made before the fork when there are several workers (None: one of our own). Raises
-    ConfigError when a key set's file or its authorities cannot be used.
+    `board`: made before the fork when there are several workers (None: one of our own). `copies`:
+    the folder where fetched key sets are kept (None: nowhere). Raises ConfigError when a key set's
+    file or its authorities cannot be used.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class TokenVerifier:
         clock: Clock = time.monotonic,
         wall_clock: Clock = time.time,
         make_fetcher: Callable[[IssuerConfig], Fetcher] | None = None,
+        copies: str | None = None,
     ) -> None:
         self._clock, self._wall_clock = clock, wall_clock
         self._max_remembered = config.remembered_tokens
@@ -111,6 +114,8 @@ class TokenVerifier:
                 fetches=fetches,
                 workers=workers,
                 clock=clock,
+                copy=_copy_of(issuer, copies),
+                wall_clock=wall_clock,
             )
             for issuer in config.issuers
         }
@@ -119,7 +124,9 @@ class TokenVerifier:
         return f"TokenVerifier({list(self._sources)}, {len(self._remembered)} tokens remembered)"
 
     async def start(self) -> None:
-        """Begin to fetch key sets. Does not wait for them: see `ready`."""
+        """Begin with the key sets on disk, and to fetch new ones. Does not wait for those: see
+        `ready`."""
+        await asyncio.gather(*(source.restore() for source in self._sources.values()))
         for source in self._sources.values():
             source.start()
 
@@ -245,6 +252,12 @@ def _slot_name(issuer: IssuerConfig) -> str:
     """A changed file has another one: a reload must not go on with keys that were taken out."""
     url, file = issuer.jwks.url, issuer.jwks.file
     return repr((url, file and (file, file_identity(file)), sorted(issuer.algorithms)))
+
+
+def _copy_of(issuer: IssuerConfig, folder: str | None) -> KeyCopy | None:
+    if folder is None or issuer.jwks.file is not None:
+        return None
+    return KeyCopy(folder, repr((issuer.issuer, issuer.jwks.url)))
 
 
 def fetcher_for(issuer: IssuerConfig) -> Fetcher:

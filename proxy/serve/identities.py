@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from auth.api_key import ENTROPY_BYTES, digest_of, make_key
-from auth.config import ApiKeyConfig
+from auth.key_config import ApiKeyConfig
 from core.errors import ConfigError
 from core.loading import convert
 

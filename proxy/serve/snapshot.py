@@ -6,6 +6,7 @@ the replicas are the worker's own (`replicas.py`), whatever the configuration.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -132,6 +133,8 @@ def _authenticator(
         metrics,
         prepared.shared.key_board,
         keys=prepared.api_keys,
+        # systemd's, which may be several.
+        copies=os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or prepared.config.run_dir,
         make_fetcher=lambda issuer: prepared.fetchers[issuer.issuer],
     )
 

@@ -12,7 +12,8 @@ from auth.authenticator import (
     AnonymousAuthenticator,
     Authenticator,
 )
-from auth.config import ApiKeyConfig, ApiKeysConfig, AuthConfig, ThrottleConfig
+from auth.config import AuthConfig, ThrottleConfig
+from auth.key_config import ApiKeyConfig, ApiKeysConfig
 from auth.verifier import REFUSAL
 from core.errors import RateLimited, Unauthenticated
 from core.exchange import Header, Request

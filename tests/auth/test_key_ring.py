@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from auth.api_key import digest_of, make_key
-from auth.config import ApiKeyConfig, ApiKeysConfig, Instant, QuotaConfig
+from auth.key_config import ApiKeyConfig, ApiKeysConfig, Instant, QuotaConfig
 from auth.key_ring import KeyRing
 from auth.token import TokenRefused
 from core.errors import ConfigError

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -10,10 +11,13 @@ import pytest
 from auth import source as source_module
 from auth.board import UNUSED_S, Board
 from auth.fetcher import FetchFailed
+from auth.key_copy import KeyCopy
 from auth.refresh import BURST
 from auth.source import STATES, KeySource
 from core.errors import Unavailable
 from core.metrics import Metrics
+
+WALL = 1_700_000_000.0
 
 MakeKey = Callable[..., Any]
 MakeSource = Callable[..., KeySource]
@@ -31,7 +35,9 @@ async def make_source(make_issuer: Any, clock: Any, metrics: Metrics) -> AsyncIt
     async def tick(_: float) -> None:
         await asyncio.sleep(0)
 
-    def make(fetcher: Any, board: Board | None = None, **jwks: Any) -> KeySource:
+    def make(
+        fetcher: Any, board: Board | None = None, copy: KeyCopy | None = None, **jwks: Any
+    ) -> KeySource:
         source = KeySource(
             make_issuer(jwks=jwks),
             slot=(board or Board(1)).slot("a", 0.0),
@@ -40,6 +46,8 @@ async def make_source(make_issuer: Any, clock: Any, metrics: Metrics) -> AsyncIt
             workers=metrics.gauge("headrace_jwks_workers", "", ("issuer", "state")),
             clock=clock,
             sleep=tick,
+            copy=copy,
+            wall_clock=lambda: WALL + clock.now,
         )
         made.append(source)
         return source
@@ -439,3 +447,97 @@ async def test_two_sources_of_one_issuer_are_counted_together(
     assert shown() == [1, 0, 0]
     await second.close()
     assert shown() == [0, 0, 0]
+
+
+class Outage:
+    """A source that has fetched the key `a` and kept it, and others that cannot fetch."""
+
+    def __init__(self, make_source: MakeSource, fetcher: Any, copy: KeyCopy) -> None:
+        self.fetcher = fetcher
+        self.copy = copy
+        self._make = make_source
+
+    async def begin(self) -> None:
+        source = self._make(self.fetcher, copy=self.copy)
+        assert await find(source, "a") is not None
+        await source.close()
+        self.fetcher.fault = FetchFailed("unreachable", "no connection")
+
+    async def restart(self) -> KeySource:
+        source = self._make(self.fetcher, copy=self.copy)
+        await source.restore()
+        return source
+
+
+@pytest.fixture
+async def outage(
+    make_key: MakeKey, make_source: MakeSource, make_fetcher: Any, tmp_path: Path
+) -> Outage:
+    made = Outage(make_source, make_fetcher(make_key("a").jwk), KeyCopy(str(tmp_path), "a"))
+    await made.begin()
+    return made
+
+
+async def test_a_restart_in_an_outage_goes_on_with_the_copy(outage: Outage, clock: Any) -> None:
+    clock.now += 3600
+    source = await outage.restart()
+    assert source.ready() is None
+    assert source.age() == 3600
+    assert source.find("a", "ES256") is not None
+    assert await find(source, "b") is None
+
+
+async def test_a_copy_ages_across_restarts(outage: Outage, clock: Any) -> None:
+    for _ in range(2):
+        clock.now += 12 * 3600
+        source = await outage.restart()
+        assert source.ready() is None
+    clock.now += 1
+    assert source.ready() is not None
+    assert (await outage.restart()).ready() is not None
+
+
+async def test_a_removed_key_is_refused_after_the_first_fetch(
+    outage: Outage, make_key: MakeKey
+) -> None:
+    outage.fetcher.fault = None
+    outage.fetcher.keys = [make_key("b").jwk]
+    source = await outage.restart()
+    assert source.find("a", "ES256") is not None
+    assert await find(source, "b") is not None
+    assert source.find("a", "ES256") is None
+
+
+async def test_a_copy_that_is_no_key_set_is_left_alone(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage.copy.write(b"{}", WALL)
+    assert (await outage.restart()).ready() is not None
+    assert "cannot use the kept key set" in caplog.text
+
+
+async def test_what_was_fetched_is_not_replaced_by_a_copy(
+    outage: Outage, make_source: MakeSource, make_fetcher: Any, make_key: MakeKey
+) -> None:
+    board = Board(1)
+    fetched = make_source(make_fetcher(make_key("b").jwk), board)
+    assert await find(fetched, "b") is not None
+    late = make_source(outage.fetcher, board, outage.copy)
+    await late.restore()
+    assert late.find("a", "ES256") is None
+    assert late.find("b", "ES256") is not None
+
+
+async def test_a_folder_that_cannot_be_written_costs_nothing_but_a_line(
+    make_key: MakeKey,
+    make_source: MakeSource,
+    make_fetcher: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "file").touch()
+    copy = KeyCopy(str(tmp_path / "file"), "a")
+    source = make_source(make_fetcher(make_key("a").jwk), copy=copy)
+    assert await find(source, "a") is not None
+    await source.close()
+    assert "cannot keep the key set" in caplog.text

@@ -106,3 +106,21 @@ async def test_new_keys_are_known_at_once_and_unknown_ones_cost_few_fetches(
         assert host.fetches <= allowed()
         for caller in (first, second):  # their keys are still published
             assert (await caller.models()).status == 200
+
+
+async def test_a_restart_serves_while_the_issuer_is_down(
+    identity: Identity, host: KeyHost, replicas: list[FakeReplica], tmp_path: Path
+) -> None:
+    document = config(identity, host, replicas, workers=2)
+    document["auth"]["cache_dir"] = str(tmp_path / "key-sets")
+    with Process(document) as gateway:
+        await ready(gateway)
+        assert (await Caller(gateway, identity).models()).status == 200
+    await host.stop()
+    with Process(document) as gateway:
+        await ready(gateway)
+        caller = Caller(gateway, identity)
+        answers = await asyncio.gather(*[caller.models() for _ in range(20)])
+        assert {answer.status for answer in answers} == {200}
+        identity.issuer.rotate()  # a key that nobody could fetch
+        assert (await Caller(gateway, identity).models()).status == 401

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from auth.config import ApiKeyConfig
+from auth.key_config import ApiKeyConfig
 from auth.key_ring import KeyRing
 from core.loading import convert
 from proxy.serve.__main__ import main
