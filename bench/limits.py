@@ -90,20 +90,24 @@ async def measure(url: str, seconds: float, windows: int) -> bool:
         gc.set_threshold(20_000, 20, 20)  # as a worker does
         for per_s, bar_us in BARS_US.items():
             found: list[float] = []
-            while len(found) < windows:
+            for _ in range(4 * windows):
+                if len(found) == windows:
+                    break
                 failed = load.failed
                 with_limits = await load.run(per_s, seconds, limited=True)
                 without = await load.run(per_s, seconds, limited=False)
-                if load.failed > failed:
-                    print("a window in which Redis did not keep up, on a busy machine: once more")
+                if load.failed > failed:  # Redis did not keep up, on a busy machine: once more
                     await _reached(limiter)
                 else:
                     found.append((with_limits - without) * 1e6)
+            if not found:
+                print(f"{per_s:5d} requests/s: too many for Redis on this machine at the moment")
+                return False
             cost_us = statistics.median(found)
             met = met and cost_us <= bar_us
             print(
                 f"{per_s:5d} requests/s: {cost_us:5.1f} us of CPU a request "
-                f"({min(found):.1f} to {max(found):.1f} in {windows} windows; at most {bar_us:g})",
+                f"({min(found):.1f} to {max(found):.1f} in {len(found)} windows; bar {bar_us:g})",
                 flush=True,
             )
     finally:

@@ -11,7 +11,8 @@ _ALLOWED_HEADERS = b"authorization, content-type"
 _EXPOSED = (
     b"x-request-id, retry-after, retry-after-ms, x-ratelimit-limit-requests, "
     b"x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
-    b"x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+    b"x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, ratelimit, ratelimit-policy, "
+    b"x-headrace-limits"
 )
 
 
