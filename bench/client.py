@@ -149,6 +149,9 @@ class Lane(asyncio.Protocol):
         self._sent_at = time.perf_counter()
         self._transport.write(request)
 
+    def close(self) -> None:
+        self._transport.close()
+
     def data_received(self, data: bytes) -> None:
         self.reads += 1
         if self.kept is not None:

@@ -113,7 +113,7 @@ class Processes:
         caches are emptied by its own clients at every turn is charged for what they do.
         """
         log = self._folder / f"{name}.log"
-        with log.open("w") as errors, self._on_core(measured):
+        with log.open("a") as errors, self._on_core(measured):
             process = subprocess.Popen(
                 command,
                 stdin=stdin,

@@ -114,6 +114,7 @@ def start_gateway(
         },
         "admin": {"address": f"127.0.0.1:{admin}"},
         "workers": 1,
+        "propagation_s": 0,
         "auth": {"issuers": [issuer]},
         "limits": {
             "store": {"redis": {"url": f"unix://{folder / 'redis.sock'}"}},
