@@ -20,7 +20,7 @@ NOTICE_S = 2.0
 """How long a client's answer to the notice that we retire is waited for."""
 LONGEST_S = 3600.0
 """An older connection retires, so that clients spread anew over workers and hosts."""
-MOST_STREAMS = 1000
+MOST_STREAMS = 10_000
 """Likewise one that had so many."""
 
 
