@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from typing import Literal
-from urllib.parse import urlsplit
 
 from auth.key_config import ApiKeysConfig
+from auth.urls import url_fault
 from core.section import Contradictions, FilePath, OutputPath, Section
 
 ASYMMETRIC_ALGORITHMS = (
@@ -29,13 +28,13 @@ def _raise(faults: list[tuple[str, str]]) -> None:
 
 
 class JwksConfig(Section):
-    """Where an issuer's key set is: exactly one of `url` and `file`.
+    """Where an issuer's key set is: at `url`, in `file`, or else where the issuer's metadata say.
 
     `refresh_s`: it is fetched anew about that often. `cool_down_s`: the least time between two
     fetches once a burst of three is used up, whatever they were for and however they ended.
     `stale_for_s`: how long the last good set is used while none can be fetched. `timeout_s`: one
     fetch as a whole. `ca`: a PEM file of the authorities to trust for `url` (None: the system's).
-    `allow_http`: `url` may be plain HTTP or on a link-local address (loopback always may).
+    `allow_http`: the URL may be plain HTTP or on a link-local address (loopback always may).
     """
 
     url: str | None = None
@@ -49,9 +48,9 @@ class JwksConfig(Section):
 
     def __post_init__(self) -> None:
         faults = []
-        if (self.url is None) == (self.file is None):
-            faults.append(("", "expected exactly one of `url` and `file`"))
-        if self.url is not None and (fault := _url_fault(self.url, self.allow_http)):
+        if self.url is not None and self.file is not None:
+            faults.append(("", "expected at most one of `url` and `file`"))
+        if self.url is not None and (fault := url_fault(self.url, self.allow_http)):
             faults.append((".url", fault))
         if not self.cool_down_s > 0:
             faults.append((".cool_down_s", "expected more than 0"))
@@ -102,7 +101,7 @@ class IssuerConfig(Section):
 
     issuer: str
     audiences: tuple[str, ...]
-    jwks: JwksConfig
+    jwks: JwksConfig = JwksConfig()
     algorithms: tuple[str, ...] = DEFAULT_ALGORITHMS
     types: tuple[str, ...] = ("at+jwt", "JWT", ABSENT)
     claims: ClaimsConfig = ClaimsConfig()
@@ -113,6 +112,9 @@ class IssuerConfig(Section):
         faults = []
         if not self.issuer:
             faults.append((".issuer", "expected the value of the claim `iss`, got empty text"))
+        elif self.is_discovered and (fault := url_fault(self.issuer, self.jwks.allow_http)):
+            sentence = f"{fault}, where its metadata are; or give `jwks` a `url` or a `file`"
+            faults.append((".issuer", sentence))
         if not self.audiences or "" in self.audiences:
             faults.append((".audiences", "expected at least one, none of them empty"))
         if not self.algorithms:
@@ -129,6 +131,11 @@ class IssuerConfig(Section):
         if self.max_lifetime_s is not None and not self.max_lifetime_s > 0:
             faults.append((".max_lifetime_s", "expected more than 0"))
         _raise(faults)
+
+    @property
+    def is_discovered(self) -> bool:
+        """Whether the issuer itself tells where its key set is."""
+        return self.jwks.url is None and self.jwks.file is None
 
 
 class ThrottleConfig(Section):
@@ -184,44 +191,3 @@ class AuthConfig(Section):
         if not 0 <= self.remembered_tokens <= 1_000_000:
             faults.append((".remembered_tokens", "expected 0 to 1000000"))
         _raise(faults)
-
-
-def _url_fault(url: str, allow_http: bool) -> str | None:
-    """Why `url` must not be fetched from, or None. The text itself may hold a password."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError:
-        return "expected a URL"
-    trusted = allow_http or _is_loopback(host)
-    fault = None
-    if not host or not url.isascii() or not url.isprintable() or " " in url:
-        fault = "expected a URL with a host, in visible ASCII"
-    elif parts.username is not None or parts.password is not None:
-        fault = "expected no user name or password in the URL"
-    elif parts.fragment:
-        fault = "expected no fragment in the URL"
-    elif parts.scheme not in ("https", "http"):
-        fault = "expected an https URL"
-    elif parts.scheme == "http" and not trusted:
-        fault = "expected https (plain http only for loopback, or with `allow_http: true`)"
-    elif _is_link_local(host) and not trusted:
-        fault = "a link-local address is refused (set `allow_http: true` to allow it)"
-    return fault
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def _is_loopback(host: str) -> bool:
-    address = _address(host)
-    return host == "localhost" if address is None else address.is_loopback
-
-
-def _is_link_local(host: str) -> bool:
-    address = _address(host)
-    return address is not None and address.is_link_local

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from typing import Literal, Protocol
 
 import aiohttp
 
 from auth.config import JwksConfig
+from auth.discovery import DiscoveryError, key_set_url, metadata_url
 from auth.keyset import MAX_DOCUMENT_BYTES
+from core.clock import Clock
 from core.errors import ConfigError
 
 FetchResult = Literal["ok", "unreachable", "timeout", "status", "too_large", "unusable", "error"]
 
+METADATA_S = 3600.0
 _HEADERS = {"accept": "application/json, application/jwk-set+json", "accept-encoding": "identity"}
 
 
@@ -42,6 +46,7 @@ class UrlFetcher:
 
     def __init__(self, config: JwksConfig) -> None:
         self._url = config.url or ""
+        self.timeout_s = config.timeout_s
         self._timeout = aiohttp.ClientTimeout(total=config.timeout_s)
         try:
             self._tls = ssl.create_default_context(cafile=config.ca)
@@ -52,8 +57,12 @@ class UrlFetcher:
         return f"UrlFetcher({self._url!r})"
 
     async def fetch(self) -> bytes:
+        return await self.get(self._url)
+
+    async def get(self, url: str) -> bytes:
+        """As `fetch`, from any URL."""
         try:
-            return await self._get()
+            return await self._get(url)
         except TimeoutError as error:
             raise FetchFailed("timeout", "no complete answer in time") from error
         except aiohttp.ClientConnectionError as error:
@@ -61,7 +70,7 @@ class UrlFetcher:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise FetchFailed("error", f"no usable answer ({type(error).__name__})") from error
 
-    async def _get(self) -> bytes:
+    async def _get(self, url: str) -> bytes:
         async with (
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._tls, limit=1, force_close=True),
@@ -71,7 +80,7 @@ class UrlFetcher:
                 trust_env=False,
                 auto_decompress=False,
             ) as session,
-            session.get(self._url, allow_redirects=False) as response,
+            session.get(url, allow_redirects=False) as response,
         ):
             if response.status != 200:
                 raise FetchFailed("status", f"status {response.status}")
@@ -86,6 +95,49 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
             response.close()
             raise FetchFailed("too_large", f"more than {MAX_DOCUMENT_BYTES} bytes")
     return bytes(document)
+
+
+class DiscoveryFetcher:
+    """Fetches from where the issuer's metadata say, which are looked at once an hour, and whenever
+    the fetch before has failed. While they cannot be had, the URL that they named last is used."""
+
+    def __init__(
+        self, issuer: str, config: JwksConfig, http: UrlFetcher, clock: Clock = time.monotonic
+    ) -> None:
+        self._issuer = issuer
+        self._allow_http = config.allow_http
+        self._http = http
+        self._clock = clock
+        self._url: str | None = None
+        self._look_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"DiscoveryFetcher({self._issuer!r}, {self._url!r})"
+
+    async def fetch(self) -> bytes:
+        try:
+            async with asyncio.timeout(self._http.timeout_s):
+                url = await self._find()
+                self._look_at, found_at = 0.0, self._look_at
+                document = await self._http.get(url)
+                self._look_at = found_at
+                return document
+        except TimeoutError as error:
+            raise FetchFailed("timeout", "no complete answer in time") from error
+
+    async def _find(self) -> str:
+        now = self._clock()
+        if self._url is not None and now < self._look_at:
+            return self._url
+        try:
+            metadata = await self._http.get(metadata_url(self._issuer))
+            self._url = key_set_url(metadata, self._issuer, self._allow_http)
+        except (FetchFailed, DiscoveryError) as error:
+            if self._url is None:
+                raise FetchFailed(getattr(error, "result", "unusable"), str(error)) from error
+            return self._url
+        self._look_at = now + METADATA_S
+        return self._url
 
 
 class FileFetcher:

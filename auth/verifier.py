@@ -17,7 +17,8 @@ from typing import NamedTuple, TypeVar
 from auth.board import Board
 from auth.claims import principal_of
 from auth.config import AuthConfig, IssuerConfig
-from auth.fetcher import Fetcher, FetchFailed, FileFetcher, UrlFetcher
+from auth.discovery import metadata_url
+from auth.fetcher import DiscoveryFetcher, Fetcher, FetchFailed, FileFetcher, UrlFetcher
 from auth.key_copy import KeyCopy
 from auth.keyset import KeySet, KeySetError
 from auth.source import KeySource
@@ -251,6 +252,8 @@ def _put(entries: OrderedDict[bytes, T], digest: bytes, entry: T, limit: int) ->
 def _slot_name(issuer: IssuerConfig) -> str:
     """A changed file has another one: a reload must not go on with keys that were taken out."""
     url, file = issuer.jwks.url, issuer.jwks.file
+    if issuer.is_discovered:
+        url = metadata_url(issuer.issuer)
     return repr((url, file and (file, file_identity(file)), sorted(issuer.algorithms)))
 
 
@@ -263,6 +266,8 @@ def _copy_of(issuer: IssuerConfig, folder: str | None) -> KeyCopy | None:
 def fetcher_for(issuer: IssuerConfig) -> Fetcher:
     """Raises ConfigError when the file of keys or of authorities cannot be used."""
     path = issuer.jwks.file
+    if issuer.is_discovered:
+        return DiscoveryFetcher(issuer.issuer, issuer.jwks, UrlFetcher(issuer.jwks))
     if path is None:
         return UrlFetcher(issuer.jwks)
     fetcher = FileFetcher(path)

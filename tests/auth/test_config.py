@@ -82,7 +82,6 @@ def test_urls_that_are_fine(jwks: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("jwks", "path"),
     [
-        ({}, r"jwks: "),
         ({"url": "https://a.example/", "file": "b"}, r"jwks: "),
         ({"url": "https://a.example/", "stale_for_s": 3600}, r"jwks\.stale_for_s"),
         ({"url": "https://a.example/", "cool_down_s": 0}, r"jwks\.cool_down_s"),
@@ -126,3 +125,27 @@ def test_an_issuer_is_given_once() -> None:
         convert({"issuers": [issuer, issuer]}, AuthConfig, "/")
     with pytest.raises(ConfigError, match=r"issuers"):
         convert({"issuers": []}, AuthConfig, "/")
+
+
+def test_an_issuer_may_tell_itself_where_its_keys_are() -> None:
+    config = convert(
+        {"issuers": [{"issuer": "https://id.example", "audiences": ["a"]}]}, AuthConfig, "/"
+    )
+    assert config.issuers[0].is_discovered
+    assert not load(jwks={"file": "jwks.json"}).issuers[0].is_discovered
+
+
+@pytest.mark.parametrize("issuer", ["id.example", "http://id.example", "https://a@id.example"])
+def test_an_issuer_that_is_no_url_cannot(issuer: str) -> None:
+    with pytest.raises(ConfigError, match=r"\.issuer: expected .*or give `jwks`"):
+        convert({"issuers": [{"issuer": issuer, "audiences": ["a"]}]}, AuthConfig, "/")
+
+
+@pytest.mark.parametrize(
+    "throttle",
+    [{"requests_per_s": 0}, {"failures_per_minute": -1}, {"failures_burst": 0}],
+)
+def test_throttles_that_are_refused(throttle: dict[str, Any]) -> None:
+    (name,) = throttle
+    with pytest.raises(ConfigError, match=rf"\$\.throttle\.{name}: expected"):
+        convert({"throttle": throttle, "api_keys": {"file": "k"}}, AuthConfig, "/")

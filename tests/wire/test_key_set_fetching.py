@@ -42,9 +42,9 @@ class SigningKey:
         public = jwt.algorithms.ECAlgorithm.to_jwk(self.private.public_key(), as_dict=True)
         self.jwk = {"kty": "EC", "crv": "P-256", "x": public["x"], "y": public["y"], "kid": kid}
 
-    def header(self, kid: str | None = None) -> bytes:
+    def header(self, kid: str | None = None, issuer: str = ISSUER) -> bytes:
         """A value of `Authorization`; `kid` names another key than the one that signed."""
-        claims = {"iss": ISSUER, "aud": "headrace", "sub": "alice", "exp": time.time() + 600}
+        claims = {"iss": issuer, "aud": "headrace", "sub": "alice", "exp": time.time() + 600}
         token = jwt.encode(claims, self.private, "ES256", headers={"kid": kid or self.kid})
         return b"Bearer " + token.encode()
 
@@ -66,6 +66,7 @@ class Host:
         app = web.Application()
         app.router.add_get("/jwks.json", self._serve)
         app.router.add_get("/elsewhere", self._serve_elsewhere)
+        app.router.add_get("/.well-known/openid-configuration", self._serve_metadata)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -84,6 +85,13 @@ class Host:
         if self.answer is not None:
             return await self.answer(request)
         return web.json_response({"keys": self.keys})
+
+    @property
+    def issuer(self) -> str:
+        return self.url.removesuffix("/jwks.json")
+
+    async def _serve_metadata(self, _: web.Request) -> web.Response:
+        return web.json_response({"issuer": self.issuer, "jwks_uri": self.url})
 
     async def _serve_elsewhere(self, _: web.Request) -> web.Response:
         self.elsewhere += 1
@@ -238,6 +246,24 @@ FAULTS: dict[str, tuple[Answer, str]] = {
     "dribble": (_dribble, "timeout"),
     "compressed": (_zipped, "unusable"),
 }
+
+
+async def test_an_issuer_tells_where_its_keys_are(host: Host) -> None:
+    key = SigningKey("a")
+    host.keys = [key.jwk]
+    issuer = IssuerConfig(
+        issuer=host.issuer, audiences=("headrace",), jwks=JwksConfig(ca=FilePath(host.ca))
+    )
+    tokens = TokenVerifier(AuthConfig(issuers=(issuer,)), Metrics.private())
+    try:
+        assert await tokens.verify(key.header(issuer=host.issuer))
+        successor = SigningKey("b")
+        host.keys = [successor.jwk]
+        assert await tokens.verify(successor.header(issuer=host.issuer))
+        with pytest.raises(Unauthenticated):
+            await tokens.verify(key.header(issuer=host.issuer))
+    finally:
+        await tokens.close()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
