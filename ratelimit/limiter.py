@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from core.clock import Clock
 from core.errors import GatewayError, Unavailable
@@ -24,7 +24,7 @@ from ratelimit.config import LimitsConfig, RedisStoreConfig, Rule
 from ratelimit.estimate import Estimates
 from ratelimit.leases import Leases
 from ratelimit.memory_store import MemoryStore
-from ratelimit.plan import FREE, Amounts, Plan, Who, make_plan, price_of
+from ratelimit.plan import FREE, Amounts, Bucket, Plan, Price, Who, make_plan, price_of
 from ratelimit.redis_store import RedisStore
 from ratelimit.reservation import Reservation
 from ratelimit.shared_store import SharedBuckets, SharedStore
@@ -159,14 +159,13 @@ class Limiter:
         reservation = Reservation(prompt_tokens, output, fields, shadowed)
         return self.store.hold(reservation, self.store.store, charge)
 
-    async def levels(self, who: Who) -> list[tuple[Plan, int, int]]:
-        """For operators: each bucket of such a request (plan and index), and its level in units.
-        Raises StoreUnavailable."""
+    async def levels(self, who: Who) -> list[tuple[Bucket, int]]:
+        """For operators: each bucket of such a request, and its level in units. Raises
+        StoreUnavailable."""
         plan = make_plan(self._config.rules, who, self._price(who.model), self._common)
         if not plan.buckets:
             return []
-        levels = await self.store.store.levels(plan)
-        return [(plan, i, level) for i, level in enumerate(levels)]
+        return list(zip(plan.buckets, await self.store.store.levels(plan), strict=True))
 
     async def reset(self, who: Who) -> None:
         """Fill each bucket of such a request. Raises StoreUnavailable."""
@@ -235,7 +234,7 @@ class Limiter:
             self._counter(rule, f"{prefix}shadow_refused").inc()
         return tuple(rule.name for rule in rules)
 
-    def _price(self, model: str) -> Any:
+    def _price(self, model: str) -> Price:
         return self._prices.get(model, FREE)
 
     def _plan(

@@ -40,10 +40,10 @@ ASKING: Final = command(b"ASKING")
 _log = logging.getLogger("headrace.ratelimit")
 
 
-def _options(config: RedisConfig, endpoint: Endpoint) -> dict[str, Any]:
+def _options(config: RedisConfig, endpoint: Endpoint, timeout_s: float) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "socket_timeout": config.connect_timeout_s,
-        "socket_connect_timeout": config.connect_timeout_s,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     }
@@ -61,7 +61,8 @@ def _login(config: RedisConfig, endpoint: Endpoint) -> dict[str, Any]:
 async def primary_of(config: RedisConfig) -> Endpoint:
     """Where the server that the Sentinels call by the host of `url` is. Raises StoreUnavailable."""
     named = parse(config.url)
-    options = _options(config, named)
+    # One that does not answer must leave time for the others, and for the server itself.
+    options = _options(config, named, config.connect_timeout_s / (len(config.sentinels) + 1))
     if config.sentinel_password is not None:
         options["password"] = config.sentinel_password.reveal()
     hosts = [parse_host(each) for each in config.sentinels]
@@ -187,7 +188,7 @@ class Cluster:
 
     async def _ask(self, host: str, port: int) -> list[list[Any]]:
         try:
-            options = _options(self._config, self._endpoint)
+            options = _options(self._config, self._endpoint, self._config.connect_timeout_s)
             login = _login(self._config, self._endpoint)
             async with Redis(host=host, port=port, **options, **login) as client:
                 rows = await client.cluster("SLOTS")

@@ -232,7 +232,7 @@ async def test_a_hierarchy_is_charged_whole_or_not_at_all() -> None:
     await reserve(limits, principal=caller("two", "a"))
     assert await refused(caller("three", "a")) == "organisation"
     levels = await limits.levels(Who(caller("three", "a"), "qwen3"))
-    assert [level // UNITS for _, _, level in levels] == [0, 2, 1]
+    assert [level // UNITS for _, level in levels] == [0, 2, 1]
 
 
 async def test_a_caller_may_have_figures_of_its_own() -> None:
@@ -259,10 +259,11 @@ async def test_operators_see_and_fill_buckets() -> None:
     limits = limiter(TOKENS)
     (await reserve(limits)).settle(10, 0, 30)
     who = Who(ACME, "qwen3")
-    ((plan, index, level),) = await limits.levels(who)
-    assert (plan.rules[index].name, level) == ("tokens", 60 * UNITS)
+    ((bucket, level),) = await limits.levels(who)
+    assert (bucket.rule.name, bucket.key) == ("tokens", "tokens:total_tokens:acme")
+    assert level == 60 * UNITS
     await limits.reset(who)
-    assert [each for _, _, each in await limits.levels(who)] == [100 * UNITS]
+    assert [each for _, each in await limits.levels(who)] == [100 * UNITS]
     assert await limiter().levels(who) == []
 
 
