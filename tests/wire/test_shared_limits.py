@@ -75,15 +75,23 @@ def test_four_processes_admit_exactly_the_capacity(children: Callable[[Work, int
 
     def work(index: int) -> int:
         each = store(buckets, index)
+        os.write(granted_write, b"here")
         os.read(begin_read, 1)
 
         async def all_at_once() -> list[bool]:
-            return await asyncio.gather(*[take(each, plan) for plan in plans for _ in range(500)])
+            taken = []
+            for number in range(500):
+                taken += await asyncio.gather(*[take(each, plan) for plan in plans])
+                if number % 10 == 0:
+                    await asyncio.sleep(0.001)  # no process shall be done before another begins
+            return taken
 
         os.write(granted_write, b"%04d" % sum(asyncio.run(all_at_once())))
         return 0
 
     pids = [children(work, index) for index in range(4)]
+    for _ in pids:
+        assert os.read(granted_read, 4) == b"here"
     os.write(begin_write, b"xxxx")
     assert [result_of(pid) for pid in pids] == [0] * 4
     granted = [int(os.read(granted_read, 4)) for _ in pids]
