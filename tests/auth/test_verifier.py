@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from auth import verifier
 from auth.board import Board
 from auth.config import AuthConfig, IssuerConfig, JwksConfig
+from auth.fetcher import FetchFailed
 from auth.token import read_token
 from auth.verifier import REFUSAL, TokenVerifier
 from core.errors import ConfigError, Unauthenticated, Unavailable
@@ -374,6 +375,26 @@ async def test_a_refusal_is_found_out_once(world: World, monkeypatch: pytest.Mon
     world.clock.now += verifier.REFUSED_S
     await world.refuses(tokens[0])
     assert read == [*tokens, tokens[0]]
+
+
+async def test_an_hour_without_the_issuer_refuses_no_good_token(
+    world: World, make_key: MakeKey
+) -> None:
+    """A new token and an old one each half minute, and unknown keys in between."""
+    await world.show(world.key.token())
+    world.fetcher.fault = FetchFailed("unreachable", "no connection")
+    stranger, remembered = make_key("two"), world.key.token({"exp": WALL + 10_000})
+    for _ in range(120):
+        world.clock.now += 30
+        world.wall.now += 30
+        await world.show(remembered)
+        await world.show(world.key.token({"exp": world.wall.now + 600}))
+        await world.refuses(stranger.token({"exp": world.wall.now + 600}))
+    world.fetcher.fault = None
+    world.fetcher.keys = [stranger.jwk]
+    world.clock.now += 10
+    await world.show(stranger.token({"exp": world.wall.now + 600}))
+    await world.refuses(remembered)
 
 
 async def test_what_may_mend_is_looked_at_again(world: World, make_key: MakeKey) -> None:
