@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,8 +31,10 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `time` is when the record was written unless the caller says otherwise. `phase` is where the
     exchange ended, `reason` the code of its error, or "ok". `*_ms` are milliseconds; those named
     after a phase are the time spent in it, `ttft_ms` runs from the first byte of the request.
-    `key` is the id of an API key, `auth_fault` why a credential was refused. `limit` is the rule
-    that refused, `shadow_refusals` are those that would have.
+    `key` is the id of an API key, `auth_fault` why a credential was refused. `tokens_estimated`:
+    the replica reported no usage. `limit` is the rule that refused, `limit_unit` and `limit_per`
+    what it counts and for whom, `retry_after_ms` how long the client was told to wait;
+    `shadow_refusals` are the rules that would have refused.
     """
 
     request_id: str
@@ -44,6 +46,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     status: int | None = None
     phase: str | None = None
     reason: str | None = None
+    organisation: str | None = None
     tenant: str | None = None
     subject: str | None = None
     key: str | None = None
@@ -56,10 +59,14 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     cached_tokens: int | None = None
     predicted_cached_tokens: int | None = None
     completion_tokens: int | None = None
+    tokens_estimated: bool | None = None
     reserved_tokens: int | None = None
     settled_tokens: int | None = None
     cost_units: float | None = None
     limit: str | None = None
+    limit_unit: str | None = None
+    limit_per: list[str] | None = None
+    retry_after_ms: float | None = None
     limits_degraded: bool | None = None
     shadow_refusals: list[str] | None = None
     bytes_sent: int | None = None
@@ -83,27 +90,39 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class AccessLog:
-    """Writes records to `stdout`, `stderr`, a file, or nowhere (`off`).
+class Sink(Protocol):
+    """Where lines go. `waiting_bytes`: what it could not write so far."""
 
-    Raises ConfigError if the target cannot be opened. `write` needs a running event loop.
-    """
+    @property
+    def waiting_bytes(self) -> int: ...
+
+    def put(self, line: bytes) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class RecordLog:
+    """Gathers records for `flush_s` and writes them together, as `line_of` words them. None as
+    sink: nowhere. `write` needs a running event loop."""
 
     def __init__(
-        self, target: str, metrics: Metrics, wall: Callable[[], datetime] = utc_now
+        self,
+        sink: Sink | None,
+        line_of: Callable[[AccessRecord], bytes],
+        flush_s: float,
+        wall: Callable[[], datetime] = utc_now,
     ) -> None:
-        dropped = metrics.counter(
-            "headrace_access_log_dropped_total",
-            "Access log lines lost because their target was full or gone.",
-        )
-        self._sink = None if target == OFF else LineSink(target, dropped.inc)
+        self._sink = sink
+        self._line_of = line_of
+        self._flush_s = flush_s
         self._wall = wall
         self._waiting: list[AccessRecord] = []
-        self._encode = msgspec.json.Encoder().encode
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<AccessLog {self._sink or OFF}>"
+        return f"<{type(self).__name__} {self._sink or OFF}>"
 
     def write(self, record: AccessRecord) -> None:
         """Queue the line of a finished exchange. Never blocks, never raises for the target."""
@@ -116,7 +135,7 @@ class AccessLog:
         if len(waiting) >= FLUSH_RECORDS:
             self.flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(self._flush_s, self._tick)
 
     def flush(self) -> None:
         """Write what the target takes now."""
@@ -125,7 +144,7 @@ class AccessLog:
             return
         # Many lines made in a row cost far less each than one now and then.
         for record in self._waiting:
-            sink.put(self._line(record))
+            sink.put(self._line_of(record))
         self._waiting.clear()
         sink.flush()
 
@@ -143,19 +162,39 @@ class AccessLog:
         self._timer = None
         self.flush()
         if self._sink is not None and self._sink.waiting_bytes:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(self._flush_s, self._tick)
 
-    def _line(self, record: AccessRecord) -> bytes:
-        try:
-            line = self._encode(record) + b"\n"
-        except UnicodeEncodeError:  # a lone surrogate
-            return _careful_line(record)
-        if line.isascii() and len(line) <= LINE_BYTES:
-            return line
+
+class AccessLog(RecordLog):
+    """Writes records to `stdout`, `stderr`, a file, or nowhere (`off`). Raises ConfigError if the
+    target cannot be opened."""
+
+    def __init__(
+        self, target: str, metrics: Metrics, wall: Callable[[], datetime] = utc_now
+    ) -> None:
+        dropped = metrics.counter(
+            "headrace_access_log_dropped_total",
+            "Access log lines lost because their target was full or gone.",
+        )
+        sink = None if target == OFF else LineSink(target, dropped.inc)
+        super().__init__(sink, line_of, FLUSH_S, wall)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def line_of(record: msgspec.Struct) -> bytes:
+    """One line of JSON, in ASCII, of LINE_BYTES at most."""
+    try:
+        line = _encode(record) + b"\n"
+    except UnicodeEncodeError:  # a lone surrogate
         return _careful_line(record)
+    if line.isascii() and len(line) <= LINE_BYTES:
+        return line
+    return _careful_line(record)
 
 
-def _careful_line(record: AccessRecord) -> bytes:
+def _careful_line(record: msgspec.Struct) -> bytes:
     """The line in ASCII (a terminal obeys some characters above it) and short enough to write."""
     line = b""
     for cut in _CUTS:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from core.section import Contradictions, Section
+from core.section import Contradictions, OutputPath, Section
 from proxy.address import Address, parse_address
 from proxy.networks import Networks
 from proxy.tls_config import TlsConfig
@@ -202,3 +202,22 @@ class LogConfig(Section):
 
     access: AccessTarget = msgspec.field(default_factory=lambda: AccessTarget("stdout"))
     level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class UsageFile(OutputPath):
+    """A file that lines are appended to."""
+
+    __slots__ = ()
+
+
+class UsageConfig(Section):
+    """Where one JSON line for each exchange that used anything goes, for billing: to a `file`, or
+    to a stream in the Redis of the limits, which keeps about the newest `max_entries`."""
+
+    file: UsageFile | None = None
+    redis_stream: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:{}-]{1,128}$")] | None = None
+    max_entries: Annotated[int, Meta(ge=1000, le=1_000_000_000)] = 1_000_000
+
+    def __post_init__(self) -> None:
+        if (self.file is None) == (self.redis_stream is None):
+            raise ValueError("give either `file` or `redis_stream`")

@@ -94,7 +94,7 @@ class Delivery:
     """What is sent upstream, and what came of it. Token counts are the replica's own where it
     reported them; otherwise output is estimated from events, of which the first `empty_events` hold
     no content (a chat begins with the role alone, of each choice). `begun`: the replica produced
-    output. `relay`: the try that is running."""
+    output. `usage_known`: it reported its counts. `relay`: the try that is running."""
 
     path: bytes
     headers: Sequence[Header]
@@ -110,6 +110,7 @@ class Delivery:
     prompt_tokens: int = 0
     cached_tokens: int | None = None
     output_tokens: int = 0
+    usage_known: bool = False
     failure: str | None = None
     relay: Relay | None = None
 
@@ -126,6 +127,7 @@ class Delivery:
         self.prompt_tokens, self.output_tokens = self.prompt.length, output_tokens
         if usage is None:
             return
+        self.usage_known = output_tokens >= 0
         self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
         details = usage.get("prompt_tokens_details")
         cached = _count(details.get("cached_tokens"), -1) if isinstance(details, dict) else -1

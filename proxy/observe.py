@@ -7,16 +7,20 @@ from core.errors import GatewayError
 from core.exchange import Exchange
 from core.metrics import Counter, Histogram, Metrics
 from proxy.access_log import AccessLog, AccessRecord, milliseconds
+from proxy.usage import UsageLog
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Observer:
-    """Opens a record for an exchange and closes it exactly once. `log` is for the maker to
-    close."""
+    """Opens a record for an exchange and closes it exactly once. `log` and `usage` are for the
+    maker to close."""
 
-    def __init__(self, *, log: AccessLog, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, *, log: AccessLog, metrics: Metrics, clock: Clock, usage: UsageLog | None = None
+    ) -> None:
         self.log = log
+        self.usage = usage
         self._now = clock
         self._in_flight = metrics.gauge(
             "headrace_exchanges_in_flight", "Exchanges being handled"
@@ -80,6 +84,8 @@ class Observer:
                 meters = self._by_model[record.model] = self._meters_of(record.model)
             meters.observe(record)
         self.log.write(record)
+        if self.usage is not None:
+            self.usage.write(record)
 
     def refused(self, exchange: Exchange, error: GatewayError) -> None:
         """A request that never became one."""

@@ -245,6 +245,7 @@ class Pipeline:
                     record.prompt_tokens = prompt_tokens
                     record.cached_tokens = delivery.cached_tokens
                     record.completion_tokens = output_tokens
+                    record.tokens_estimated = None if delivery.usage_known else True
                     record.cost_units = services.limiter.cost(
                         model, prompt_tokens, cached_tokens, output_tokens
                     )
@@ -282,6 +283,7 @@ class Pipeline:
             record.auth_fault = error.fault or None
             raise
         record.auth_ms = milliseconds(self._now() - started_at)
+        record.organisation = principal.organisation or None
         record.tenant = principal.tenant
         record.subject = principal.subject or None
         record.key = principal.key or None
@@ -306,8 +308,11 @@ class Pipeline:
     def _fail(self, exchange: Exchange, record: AccessRecord, error: GatewayError) -> None:
         """A started answer was already cut by whoever wrote it; this is the other case."""
         record.reason = error.reason
+        if error.retry_after_s is not None:
+            record.retry_after_ms = milliseconds(error.retry_after_s)
         if limit := error.details.get("limit"):
-            record.limit = limit["rule"]
+            record.limit, record.limit_unit = limit["rule"], limit["unit"]
+            record.limit_per = limit.get("per")
         if exchange.started:
             return
         record.status = error.status

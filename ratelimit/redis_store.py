@@ -66,7 +66,7 @@ class RedisStore:
         self._config = config
         self._commands = Commands(config.key_prefix, int(lease_s * 1e6))
         self._endpoint = parse(config.url)
-        self._tls = _tls(config) if self._endpoint.tls else None
+        self._tls = tls_context(config) if self._endpoint.tls else None
         self._backlog: deque[Call] = deque()
         self._resend_timer: asyncio.TimerHandle | None = None
         self._id_prefix = b""
@@ -239,7 +239,8 @@ def _nowhere(call: Call, error: str) -> bool:
     return False
 
 
-def _tls(config: RedisConfig) -> ssl.SSLContext:
+def tls_context(config: RedisConfig) -> ssl.SSLContext:
+    """For a rediss:// url. Raises ConfigError."""
     try:
         return ssl.create_default_context(cafile=config.ca)
     except OSError as error:

@@ -23,10 +23,11 @@ from proxy.config import (
     ListenLimits,
     ListenTimeouts,
     LogConfig,
+    UsageConfig,
 )
 from proxy.serve.references import missing_references
 from proxy.tls_config import TlsConfig
-from ratelimit.config import LimitsConfig
+from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig
 from routing.config import ModelConfig, RoutingConfig
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "ListenTimeouts",
     "LogConfig",
     "TlsConfig",
+    "UsageConfig",
     "load_config",
     "parse_config",
     "warnings",
@@ -76,6 +78,7 @@ class Config(Section):
     limits: LimitsConfig | None = None
     routing: RoutingConfig = RoutingConfig()
     upstream: UpstreamConfig = UpstreamConfig()
+    usage: UsageConfig | None = None
     # A factory: JSON Schema cannot show a default that holds a value type of ours.
     log: LogConfig = msgspec.field(default_factory=LogConfig)
 
@@ -85,9 +88,16 @@ class Config(Section):
             *_replica_faults(self),
             *_limit_faults(self),
             *_address_clashes(self),
+            *_usage_faults(self),
         ]
         if faults:
             raise Contradictions(faults)
+
+    @property
+    def limits_redis(self) -> RedisConfig | None:
+        """The Redis that the limits are kept in, if they are."""
+        store = None if self.limits is None else self.limits.store
+        return store.redis if isinstance(store, RedisStoreConfig) else None
 
 
 def load_config(path: str) -> Config:
@@ -168,6 +178,13 @@ def _limit_faults(config: Config) -> Iterator[Fault]:
         if name not in names:
             hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
             yield f".limits.{place}", f"no model is named `{name}`{hint}"
+
+
+def _usage_faults(config: Config) -> Iterator[Fault]:
+    if config.usage is None or config.usage.redis_stream is None:
+        return
+    if config.limits_redis is None:
+        yield ".usage.redis_stream", "is in the Redis of the limits: give `limits.store.redis` too"
 
 
 def _address_clashes(config: Config) -> Iterator[Fault]:

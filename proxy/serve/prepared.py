@@ -69,6 +69,7 @@ class Marks:
     auth: Hashable
     key_sets: dict[str, Hashable]
     limits: Hashable
+    usage: Hashable
     replica_tls: dict[str, Hashable]
     hashing: Hashable
 
@@ -80,6 +81,7 @@ class Marks:
             auth=identity(config.auth),
             key_sets={i.issuer: identity((i.jwks, i.algorithms)) for i in issuers},
             limits=identity(config.limits),
+            usage=_usage_mark(config),
             replica_tls={r.replica.id: identity((r.url, r.tls)) for r in config.replicas},
             hashing=(routing.block_tokens, identity(routing.secret)),
         )
@@ -111,6 +113,13 @@ class Prepared:
     def tls_warnings(self) -> list[str]:
         """What of its certificates and ticket keys needs care."""
         return [] if self.tls is None else self.tls.warnings(self.tls_staged)
+
+
+def _usage_mark(config: Config) -> Hashable:
+    usage = config.usage
+    if usage is None or usage.redis_stream is None:
+        return identity(usage)
+    return identity((usage, config.limits_redis))
 
 
 def prepare(

@@ -9,7 +9,7 @@ import msgspec
 
 from core.errors import ConfigError
 from core.section import FilePath, OutputPath, Secret
-from proxy.config import AccessTarget
+from proxy.config import AccessTarget, UsageFile
 
 
 def missing_references(section: object, path: str = "$") -> Iterator[str]:
@@ -20,11 +20,11 @@ def missing_references(section: object, path: str = "$") -> Iterator[str]:
             section.reveal()
         except ConfigError as error:
             yield f"{path}: {error}"
+    elif isinstance(section, AccessTarget | UsageFile):
+        if "/" in section and (fault := _unwritable(section)):
+            yield f"{path}: {fault}"
     elif isinstance(section, FilePath):
         if not isinstance(section, OutputPath) and (fault := _unreadable(section)):
-            yield f"{path}: {fault}"
-    elif isinstance(section, AccessTarget):
-        if "/" in section and (fault := _unwritable(section)):
             yield f"{path}: {fault}"
     elif isinstance(section, msgspec.Struct):
         for name in section.__struct_fields__:

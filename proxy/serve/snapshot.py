@@ -27,6 +27,7 @@ from proxy.serve.config import Config
 from proxy.serve.prepared import Prepared
 from proxy.serve.replicas import Replicas
 from proxy.turns import Turns
+from proxy.usage import UsageLog, make_usage_log
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
 
@@ -74,6 +75,8 @@ class Snapshot:
         prepared.prompter.use_metrics(metrics)
         self.observer = _observer(prepared, around, previous)
         self.parts: Sequence[Part] = (self.authenticator, self.limiter.store)
+        if self.observer.usage is not None:
+            self.parts = (*self.parts, self.observer.usage)
         self.files: Sequence[File] = (prepared.prompter, self.observer.log)
         replicas = around.replicas
         dispatcher = Dispatcher(
@@ -159,8 +162,27 @@ def _budget(prepared: Prepared, previous: Snapshot | None) -> RetryBudget:
 
 
 def _observer(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> Observer:
+    log, usage = _access_log(prepared, around, previous), _usage_log(prepared, around, previous)
+    if previous is not None:
+        observer = previous.observer
+        if (observer.log, observer.usage) == (log, usage):
+            return observer
+    return Observer(log=log, metrics=around.metrics, clock=around.clock, usage=usage)
+
+
+def _access_log(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> AccessLog:
     access = prepared.config.log.access
     if previous is not None and previous.config.log.access == access:
-        return previous.observer
-    log = AccessLog(access, around.metrics)
-    return Observer(log=log, metrics=around.metrics, clock=around.clock)
+        return previous.observer.log
+    return AccessLog(access, around.metrics)
+
+
+def _usage_log(
+    prepared: Prepared, around: Surroundings, previous: Snapshot | None
+) -> UsageLog | None:
+    if previous is not None and previous.prepared.marks.usage == prepared.marks.usage:
+        return previous.observer.usage
+    usage = prepared.config.usage
+    if usage is None:
+        return None
+    return make_usage_log(usage, prepared.config.limits_redis, around.metrics)

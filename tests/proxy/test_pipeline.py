@@ -145,6 +145,7 @@ async def test_one_streamed_chat_from_end_to_end() -> None:
     assert (record.prompt_tokens, record.cached_tokens, record.completion_tokens) == (7, 4, 3)
     assert (record.reserved_tokens, record.settled_tokens) == (50, 10)
     assert record.cost_units == 3.5
+    assert record.tokens_estimated is None
     assert record.bytes_sent == len(exchange.body)
 
 
@@ -209,7 +210,7 @@ async def test_a_refused_reservation_answers_with_retry_after() -> None:
             "slow down",
             retry_after_s=1.2,
             headers=[(b"x-ratelimit-x", b"0")],
-            details={"limit": {"rule": "few", "unit": "requests"}},
+            details={"limit": {"rule": "few", "unit": "requests", "per": ["tenant"]}},
         )
 
     s.limiter.reserve = refuse  # type: ignore[method-assign]
@@ -218,8 +219,11 @@ async def test_a_refused_reservation_answers_with_retry_after() -> None:
     assert exchange.status == 429
     assert (headers[b"retry-after"], headers[b"retry-after-ms"]) == (b"2", b"1200")
     assert headers[b"x-ratelimit-x"] == b"0"
-    assert error_of(exchange)["limit"] == {"rule": "few", "unit": "requests"}
+    assert error_of(exchange)["limit"] == {"rule": "few", "unit": "requests", "per": ["tenant"]}
     assert (s.record.reason, s.record.limit) == ("rate_limit_exceeded", "few")
+    # One line of the log explains it.
+    assert (s.record.limit_unit, s.record.limit_per) == ("requests", ["tenant"])
+    assert s.record.retry_after_ms == 1200
     assert s.pool.asked == []
 
 
@@ -258,6 +262,7 @@ async def test_a_client_that_leaves_is_logged_once_and_charged_for_what_it_got(e
     reservation = s.limiter.reservations[0]
     if events:
         assert reservation.settled == (7, 0, events - 1)
+        assert s.record.tokens_estimated is True
     else:
         assert reservation.abandoned
 
