@@ -10,7 +10,7 @@ from auth.key_config import MAX_NAME_CHARS
 from auth.token import TokenRefused
 from core.principal import Principal
 
-MAX_MODELS = 1024
+MAX_NAMES = 1024
 
 _split_names = re.compile(r"[\s,]+").split
 _NOT_THERE = object()
@@ -26,8 +26,10 @@ def principal_of(claims: dict[str, Any], mapping: ClaimsConfig) -> Principal:
     return Principal(
         tenant=mapping.tenant_prefix + tenant,
         subject=_name(claims, mapping.subject),
-        tier="" if mapping.tier is None else _name(claims, mapping.tier),
+        tier=_optional(claims, mapping.tier),
         models=_models(claims, mapping),
+        organisation=_optional(claims, mapping.organisation),
+        groups=_list(claims, mapping.groups) or frozenset(),
     )
 
 
@@ -54,15 +56,26 @@ def _name(claims: dict[str, Any], path: str) -> str:
     raise TokenRefused(f"{path} is not a name")
 
 
+def _optional(claims: dict[str, Any], path: str | None) -> str:
+    return "" if path is None else _name(claims, path)
+
+
 def _models(claims: dict[str, Any], mapping: ClaimsConfig) -> frozenset[str] | None:
-    """A list of names, or names in one text with spaces or commas between (as `scope`)."""
-    value = _NOT_THERE if mapping.models is None else _look_up(claims, mapping.models)
+    found = _list(claims, mapping.models)
+    if found is None and mapping.models is not None and mapping.models_when_absent == "none":
+        return frozenset()
+    return found
+
+
+def _list(claims: dict[str, Any], path: str | None) -> frozenset[str] | None:
+    """A list of names, or names in one text with spaces or commas between (as `scope`). None when
+    the claim is not there."""
+    value = _NOT_THERE if path is None else _look_up(claims, path)
     if value is _NOT_THERE:
-        limited = mapping.models is not None and mapping.models_when_absent == "none"
-        return frozenset() if limited else None
+        return None
     names = _split_names(value) if isinstance(value, str) else value
-    if not isinstance(names, list) or len(names) > MAX_MODELS:
-        raise TokenRefused(f"{mapping.models} is not a list of names")
+    if not isinstance(names, list) or len(names) > MAX_NAMES:
+        raise TokenRefused(f"{path} is not a list of names")
     if not all(isinstance(name, str) and len(name) <= MAX_NAME_CHARS for name in names):
-        raise TokenRefused(f"{mapping.models} is not a list of names")
+        raise TokenRefused(f"{path} is not a list of names")
     return frozenset(name for name in names if name)

@@ -75,12 +75,14 @@ class ClaimsConfig(Section):
     tenant_fallback: str | None = None
     tenant_prefix: str = ""
     subject: str = "sub"
+    organisation: str | None = None
     tier: str | None = None
+    groups: str | None = None
     models: str | None = None
     models_when_absent: Literal["all", "none"] = "all"
 
     def __post_init__(self) -> None:
-        names = ("tenant", "tenant_fallback", "subject", "tier", "models")
+        names = ("tenant", "tenant_fallback", "subject", "organisation", "tier", "groups", "models")
         _raise(
             [
                 (f".{name}", "expected the name of a claim, got empty text")
@@ -164,12 +166,34 @@ class ThrottleConfig(Section):
         _raise(faults)
 
 
+class AccessRule(Section):
+    """Lets callers use models: those of `tenants`, of `tiers`, in one of `groups`; where several
+    lists are given, one must be in each. `models` and `routes`: what it is about (none: all).
+    """
+
+    models: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    tenants: tuple[str, ...] = ()
+    tiers: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.tenants or self.tiers or self.groups):
+            raise ValueError("expected `tenants`, `tiers` or `groups`: whom it lets in")
+        faults = []
+        for index, route in enumerate(self.routes):
+            if not route.startswith("/"):
+                faults.append((f".routes[{index}]", "expected a path that begins with /"))
+        _raise(faults)
+
+
 class AuthConfig(Section):
     """Callers show a JSON Web Token of one of `issuers`, or one of `api_keys`.
 
     `remembered_tokens`: how many verified tokens are kept, so that each costs its signature once.
     `cache_dir`: a folder for the last good key set of each issuer, so that a restart while an
-    issuer is down serves.
+    issuer is down serves. `rules`: a model that one of them is about is for those alone whom one
+    lets in.
     """
 
     issuers: tuple[IssuerConfig, ...] = ()
@@ -177,6 +201,7 @@ class AuthConfig(Section):
     throttle: ThrottleConfig = ThrottleConfig()
     remembered_tokens: int = 16384
     cache_dir: OutputPath | None = None
+    rules: tuple[AccessRule, ...] = ()
 
     def __post_init__(self) -> None:
         faults = []

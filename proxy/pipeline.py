@@ -205,7 +205,7 @@ class Pipeline:
             await self._turns.wait()
         call = parse_call(exchange.request.body)
         record.stream = call.stream
-        model = record.model = services.catalog.resolve(call.model, principal)
+        model = record.model = services.catalog.resolve(call.model, principal, record.route or "")
         salt = self._salt(principal.tenant)
 
         record.phase = "tokenize"

@@ -87,6 +87,7 @@ class Config(Section):
             *_name_clashes(self),
             *_replica_faults(self),
             *_limit_faults(self),
+            *_access_faults(self),
             *_address_clashes(self),
             *_usage_faults(self),
         ]
@@ -185,6 +186,18 @@ def _usage_faults(config: Config) -> Iterator[Fault]:
         return
     if config.limits_redis is None:
         yield ".usage.redis_stream", "is in the Redis of the limits: give `limits.store.redis` too"
+
+
+def _access_faults(config: Config) -> Iterator[Fault]:
+    if config.auth == "none":
+        return
+    names = [name for model in config.models for name in (model.name, *model.aliases)]
+    for index, rule in enumerate(config.auth.rules):
+        for number, name in enumerate(rule.models):
+            if name not in names:
+                hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
+                path = f".auth.rules[{index}].models[{number}]"
+                yield path, f"no model is named `{name}`{hint}"
 
 
 def _address_clashes(config: Config) -> Iterator[Fault]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from auth.access import Access
 from auth.authenticator import AnonymousAuthenticator, Authenticator
 from backend.retries import RetryBudget
 from core.clock import Clock
@@ -94,7 +95,7 @@ class Snapshot:
         self.pipeline = Pipeline(
             Services(
                 authenticator=self.authenticator,
-                catalog=Catalog(config.models, prepared.shared.started),
+                catalog=Catalog(config.models, prepared.shared.started, _access(config)),
                 prompter=prepared.prompter,
                 limiter=self.limiter,
                 dispatcher=dispatcher,
@@ -140,6 +141,12 @@ def _authenticator(
         copies=os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or prepared.config.run_dir,
         make_fetcher=lambda issuer: prepared.fetchers[issuer.issuer],
     )
+
+
+def _access(config: Config) -> Access | None:
+    if config.auth == "none" or not config.auth.rules:
+        return None
+    return Access(config.auth.rules)
 
 
 def _limiter(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> Limiter:

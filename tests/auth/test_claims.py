@@ -79,3 +79,12 @@ def test_a_token_that_names_no_models() -> None:
     assert principal_of({"sub": "a"}, ClaimsConfig(models="m")).may_use("any")
     limited = principal_of({"sub": "a"}, ClaimsConfig(models="m", models_when_absent="none"))
     assert not limited.may_use("any")
+
+
+def test_organisation_and_groups() -> None:
+    mapping = ClaimsConfig(organisation="org", groups="realm.roles")
+    claims = {"sub": "a", "org": "group", "realm": {"roles": ["ml", "ops"]}}
+    principal = principal_of(claims, mapping)
+    assert principal.organisation == "group"
+    assert principal.groups == {"ml", "ops"}
+    assert principal_of({"sub": "a"}, mapping).groups == frozenset()

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from auth.access import Access
+from auth.config import AccessRule
 from core.errors import Forbidden, NotFound
 from core.principal import Principal
 from proxy.catalog import Catalog
@@ -85,3 +87,26 @@ def test_cards() -> None:
     }
     assert "max_model_len" not in CATALOG.card("llama", ANYBODY)
     assert CATALOG.list(ANYBODY)["object"] == "list"
+
+
+def test_rules_of_access() -> None:
+    rule = AccessRule(models=("gpt-4o",), routes=("/v1/chat/completions",), tiers=("gold",))
+    more = AccessRule(models=("llama",), tenants=("rival",))
+    models = [FakeModel("qwen", ("gpt-4o", "a/b")), FakeModel("llama")]
+    catalog = Catalog(models, created=7, access=Access([rule, more]))
+    gold = Principal("t", tier="gold")
+    assert catalog.resolve("qwen", gold, "/v1/chat/completions") == "qwen"
+    assert catalog.resolve("qwen", ANYBODY, "/v1/completions") == "qwen"
+    with pytest.raises(Forbidden) as caught:
+        catalog.resolve("a/b", ANYBODY, "/v1/chat/completions")
+    assert caught.value.reason == "model_not_allowed"
+    assert caught.value.message == "You may not use the model `a/b` here: that takes the tier gold."
+    with pytest.raises(Forbidden) as caught:
+        catalog.resolve("llama", gold)
+    assert "rival" not in caught.value.message
+    assert [card["id"] for card in catalog.list(gold)["data"]] == ["qwen", "gpt-4o", "a/b"]
+    with pytest.raises(NotFound):
+        catalog.card("llama", gold)
+    # What the credential says holds beside the rules.
+    with pytest.raises(Forbidden):
+        catalog.resolve("qwen", only("llama"), "/v1/completions")

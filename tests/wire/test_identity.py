@@ -14,7 +14,7 @@ from typing import Any
 import jwt
 import pytest
 import yaml
-from client import Answer, ask
+from client import Answer, ask, chat
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -201,3 +201,23 @@ async def test_no_forged_token_passes(replica: FakeReplica, tmp_path: Path) -> N
         assert token.rpartition(".")[2] == "" or token not in written
     statuses = {json.loads(line)["status"] for line in written.splitlines()}
     assert statuses == {200, 401, 431}
+
+
+async def test_rules_hold_at_each_route(replica: FakeReplica, tmp_path: Path) -> None:
+    free, paid = Key(id="free", tier="free"), Key(id="paid", tier="paid")
+    auth = {
+        "api_keys": {"keys": [free.entry, paid.entry]},
+        "rules": [{"models": ["demo"], "routes": ["/v1/chat/completions"], "tiers": ["paid"]}],
+    }
+    async with InProcess(base_config([replica.url], auth=auth), tmp_path) as gateway:
+
+        async def tried(key: Key) -> list[int]:
+            headers = {"x-api-key": key.text}
+            chatted = await ask(gateway.port, chat(max_tokens=1), headers=headers)
+            prompt = {"model": "demo", "prompt": "hello", "max_tokens": 1}
+            path = "/v1/completions"
+            completed = await ask(gateway.port, prompt, path=path, headers=headers)
+            return [chatted.status, completed.status]
+
+        assert await tried(paid) == [200, 200]
+        assert await tried(free) == [403, 200]

@@ -70,6 +70,15 @@ def test_what_cannot_be_left_out(key: str) -> None:
             ["$.limits.rules[0].match.models[1]: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
         (
+            {
+                "auth": {
+                    "api_keys": {"file": "keys.yaml"},
+                    "rules": [{"models": ["qwen3", "qwn3"], "tiers": ["gold"]}],
+                }
+            },
+            ["$.auth.rules[0].models[1]: no model is named `qwn3`; did you mean `qwen3`?"],
+        ),
+        (
             {"limits": {"prices": {"qwn3": {"input": 1, "output": 1}}}},
             ["$.limits.prices.qwn3: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
