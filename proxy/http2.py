@@ -164,7 +164,7 @@ class Http2Connection(asyncio.Protocol):
         life.began(self.now)
         life.fragile = life.fragile or fragile
         if life.wanted or not self._listener.keep_alive:
-            self._retire()
+            self.retire()
         self.look_by(self.now + PING_AFTER_S)
 
     def look_by(self, at: float) -> None:
@@ -223,12 +223,12 @@ class Http2Connection(asyncio.Protocol):
             return
         self.now = self._listener.now()
         again = self._life.wanted
-        self._retire()
+        self.retire()
         if again and not self._streams:
             self._take(Step.LAST)
         self._flush()
 
-    def _retire(self) -> None:
+    def retire(self) -> None:
         """The first step, now or as soon as it can be taken: say that no new streams are wanted,
         and wait until the client heard."""
         self._life.wanted = True
@@ -239,7 +239,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _take(self, step: Step) -> None:
         if step is Step.NOTICE:
-            self._retire()
+            self.retire()
         elif step is Step.LAST:
             if not self._life.finished:
                 self._life.finished = True
@@ -287,7 +287,7 @@ class Http2Connection(asyncio.Protocol):
             self.now = self._listener.now()
             self.look_by(self._life.idle(self.now))
             if self._life.may_retire:
-                self._retire()
+                self.retire()
                 self._flush()
 
     def _close(self) -> None:

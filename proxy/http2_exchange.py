@@ -36,6 +36,32 @@ class StreamSink(Protocol):
         """The answer ends before it is complete."""
 
 
+class StreamsConnection(StreamSink, Protocol):
+    """The connection, as all its streams together see it. `now` is when it last heard something."""
+
+    now: float
+
+    @property
+    def writing_paused(self) -> bool: ...
+
+    def admit(self, request: Request) -> None: ...
+
+    def began(self, fragile: bool) -> None:
+        """A request begins; `fragile` is its client."""
+
+    def retire(self) -> None:
+        """Take no more streams, as soon as the client can be told so."""
+
+    def look_by(self, at: float) -> None:
+        """Call `check` at that instant, if not before."""
+
+    def settings_came(self) -> None: ...
+
+    def settings_answered(self) -> None: ...
+
+    def ping_answered(self) -> None: ...
+
+
 class Http2Exchange:
     """The `core.exchange.Exchange` of HTTP/2. The head travels with the first body bytes."""
 

@@ -7,7 +7,7 @@ leave. What happens to one of them happens to no other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from core.errors import GatewayError
 from core.exchange import Header, Request
@@ -15,7 +15,7 @@ from core.http2.engine import Engine, ErrorCode
 from core.http2.guard import FrameGuard
 from proxy.answers import answer_error
 from proxy.flow import NEVER
-from proxy.http2_exchange import Http2Exchange, StreamSink
+from proxy.http2_exchange import Http2Exchange, StreamsConnection
 from proxy.http2_request import HeadReader, IncomingRequest
 from proxy.pace import first_look, next_look
 
@@ -56,34 +56,11 @@ class Unwanted:
         return f"<Unwanted {self.left} B>"
 
 
-class Connection(StreamSink, Protocol):
-    """The connection, as its streams see it."""
-
-    now: float
-
-    @property
-    def writing_paused(self) -> bool: ...
-
-    def admit(self, request: Request) -> None: ...
-
-    def began(self, fragile: bool) -> None:
-        """A request begins; `fragile` is its client."""
-
-    def look_by(self, at: float) -> None:
-        """Call `check` at that instant, if not before."""
-
-    def settings_came(self) -> None: ...
-
-    def settings_answered(self) -> None: ...
-
-    def ping_answered(self) -> None: ...
-
-
 class Http2Streams:
     """What the engine tells (`core.http2.engine.Http2Handler`)."""
 
     def __init__(
-        self, connection: Connection, listener: Listener, guard: FrameGuard, peer: str
+        self, connection: StreamsConnection, listener: Listener, guard: FrameGuard, peer: str
     ) -> None:
         self.engine: Engine
         self.taking = True  # new streams
@@ -144,8 +121,7 @@ class Http2Streams:
             self._ignore(stream_id, len(data), end_stream)
             return
         if self._held + len(data) > _MOST_BODIES * self._listener.limits.max_body_bytes:
-            self._forget(stream_id)
-            self.engine.reset(stream_id, ErrorCode.REFUSED_STREAM)
+            self._stop(stream_id, ErrorCode.REFUSED_STREAM)
             return
         try:
             incoming.add(data)
@@ -250,7 +226,7 @@ class Http2Streams:
             next_at = min(next_at, blocked.look_at)
         for stream_id, unwanted in list(self._unwanted.items()):
             if unwanted.until <= now:
-                self._unwant(stream_id)
+                self._stop(stream_id, ErrorCode.NO_ERROR)
             else:
                 next_at = min(next_at, unwanted.until)
         return next_at
@@ -301,12 +277,15 @@ class Http2Streams:
             del self._unwanted[stream_id]
             self.unsettled = True
         elif unwanted.left < 0:
-            self._unwant(stream_id)
+            self._stop(stream_id, ErrorCode.NO_ERROR)
 
-    def _unwant(self, stream_id: int) -> None:
-        """NO_ERROR says that the rest need not come (RFC 9113 section 8.1)."""
-        self.engine.reset(stream_id, ErrorCode.NO_ERROR)
+    def _stop(self, stream_id: int, code: ErrorCode) -> None:
+        """End a body that is arriving; NO_ERROR says that its rest is not needed (RFC 9113 section
+        8.1). A frame of which a part has come then is missing from the connection's window for
+        ever, at least with libnghttp2, so the connection retires."""
+        self.engine.reset(stream_id, code)
         self._drop(stream_id)
+        self._connection.retire()
 
     def _forget(self, stream_id: int) -> None:
         """The request is not arriving any more."""

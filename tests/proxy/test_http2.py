@@ -263,6 +263,7 @@ def test_the_rest_of_what_was_refused_is_read_for_a_while(engine: EngineName) ->
     edge.wait(1.5)
     assert edge.answers[7].reset == ErrorCode.NO_ERROR
     assert edge.connection.idle
+    assert edge.reader.of(frames.GOAWAY), "what was cut off is missing from the window"
 
 
 def test_so_many_bodies_at_a_time_are_enough(engine: EngineName) -> None:
