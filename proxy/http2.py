@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WRITE_BYTES = 65_536
 """At most about so much is handed to the transport at a time, so that what a small stream says
 next need not wait behind all that a large one has to say."""
-_LINGER_S = 1.0
+_LINGER_S = 1.0  # for the last words to a client that broke a rule
 
 
 class Http2Connection(asyncio.Protocol):
@@ -259,6 +259,7 @@ class Http2Connection(asyncio.Protocol):
         self._engine.goaway(code)
         self._flush()
         self._close()
+        self.deadline_at = self._listener.now() + _LINGER_S
 
     def _flush(self) -> None:
         """Write what may be written now."""
@@ -294,7 +295,7 @@ class Http2Connection(asyncio.Protocol):
         """Flush what was written, then close; a peer that does not read is cut off."""
         if self._transport is not None and not self._closing:
             self._closing = True
-            self.deadline_at = self._listener.now() + _LINGER_S
+            self.deadline_at = self._listener.now() + self._listener.timeouts.write_idle_s
             self._transport.close()
 
     def _abort(self) -> None:

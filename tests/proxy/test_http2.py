@@ -553,6 +553,15 @@ def test_a_closing_connection_has_a_last_moment(edge: Http2Edge) -> None:
     edge.connection.shut_idle()
     edge.connection.shut_idle()
     assert edge.transport.closed
+    edge.wait(TIMEOUTS.write_idle_s - 1)
+    assert not edge.transport.aborted, "the last answer may still be on its way"
+    edge.wait(2.0)
+    assert edge.transport.aborted
+
+
+def test_a_client_that_broke_a_rule_has_a_short_one(edge: Http2Edge) -> None:
+    edge.send(ping() * 1000)
+    assert edge.transport.closed
     edge.wait(1.5)
     assert edge.transport.aborted
 
