@@ -5,7 +5,10 @@ from __future__ import annotations
 import orjson
 import pytest
 from http2_edge import Http2Edge
-from http2_frames import GET, POST, data, ping, reset, settings, window_update
+from http2_frames import GET, POST, SETTINGS_ACK, data, ping, reset, settings, window_update
+from hypothesis import given
+from hypothesis import settings as settings_of_examples
+from hypothesis import strategies as st
 
 from core.errors import GatewayError
 from core.http2 import frames
@@ -188,6 +191,33 @@ def test_nothing_is_kept_of_a_stream_that_ended(edge: Http2Edge) -> None:
         assert edge.answers[stream].complete
     assert edge.connection.idle
     assert edge.listener.admission.buffered == 0
+
+
+@settings_of_examples(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(["nghttp2", "h2"]),
+    cuts=st.lists(st.integers(min_value=1, max_value=600), min_size=1, max_size=8),
+)
+def test_how_the_bytes_are_cut_makes_no_difference(name: EngineName, cuts: list[int]) -> None:
+    edge = Http2Edge(name, greeted=False)
+    said = b"".join(
+        (
+            frames.PREFACE + settings() + SETTINGS_ACK,
+            edge.client.head(1, POST) + data(1, b"a" * 700),
+            edge.client.request(3, [*GET, (b"x", b"y" * 500)]),
+            ping() + data(1, b"b" * 300, end=True),
+            edge.client.head(5, POST) + data(5, b"c") + reset(5),
+        )
+    )
+    at = turn = 0
+    while at < len(said):
+        edge.send(said[at : at + cuts[turn % len(cuts)]])
+        at, turn = at + cuts[turn % len(cuts)], turn + 1
+    assert [(r.method, len(r.body)) for r in edge.requests] == [("GET", 0), ("POST", 1000)]
+    edge.answer(0).answer(1)
+    assert edge.answers[1].complete
+    assert edge.answers[3].complete
+    assert edge.connection.idle
 
 
 # --- what is refused
