@@ -18,6 +18,8 @@ listen: {{addresses: ["127.0.0.1:{port}"], tls: off, health_path: /healthz}}
 admin: {{address: "127.0.0.1:0"}}
 auth: none
 workers: 2
+propagation_s: 0
+run_dir: run
 models: [{{name: qwen3}}]
 replicas: [{{url: "http://127.0.0.1:9", model: qwen3}}]
 log: {{access: off}}
