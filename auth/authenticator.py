@@ -78,6 +78,10 @@ class Authenticator:
         """Begin to fetch key sets. Does not wait for them: see `ready`."""
         await self._tokens.start()
 
+    async def restore(self) -> None:
+        """Take the key sets on disk; part of `start`."""
+        await self._tokens.restore()
+
     async def close(self) -> None:
         await self._tokens.close()
 

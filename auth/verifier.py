@@ -127,9 +127,13 @@ class TokenVerifier:
     async def start(self) -> None:
         """Begin with the key sets on disk, and to fetch new ones. Does not wait for those: see
         `ready`."""
-        await asyncio.gather(*(source.restore() for source in self._sources.values()))
+        await self.restore()
         for source in self._sources.values():
             source.start()
+
+    async def restore(self) -> None:
+        """Take the key sets on disk, where none was fetched."""
+        await asyncio.gather(*(source.restore() for source in self._sources.values()))
 
     async def close(self) -> None:
         await asyncio.gather(*(source.close() for source in self._sources.values()))

@@ -1,4 +1,4 @@
-"""The command line: `headrace serve | reload | check | schema | key | demo`.
+"""The command line: `headrace serve | reload | check | schema | key | token | demo`.
 
 Everything that can be set is in the configuration file. Exit status 2 and one line for each
 problem when something the operator wrote is wrong; never a traceback for that. 1: the running
@@ -25,6 +25,7 @@ _COMMANDS = {
     "check": "proxy.serve.commands:check",
     "schema": "proxy.serve.commands:schema",
     "key": "proxy.serve.identities:key",
+    "token": "proxy.serve.inspection:token",
     "demo": "proxy.serve.demo:main",
 }
 
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
     commands.add_parser("schema", help="print the JSON Schema of the configuration file")
     _add_key(commands)
+    _add_token(commands)
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
     demo.add_argument("--once", action="store_true", help="ask one question and end")
     demo.add_argument(
@@ -89,6 +91,16 @@ def _add_key(commands: Any) -> None:
     new.add_argument("--tier", help="for rules and limits")
     new.add_argument("--model", action="append", help="may use it; repeatable (default: all)")
     new.add_argument("--expires", metavar="DATE", help="2027-01-31, or with a time and zone")
+
+
+def _add_token(commands: Any) -> None:
+    token = commands.add_parser("token", help="tokens and API keys of callers")
+    inspect = token.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
+        "inspect", help="say whose a credential is and what it may do, or why it is refused"
+    )
+    inspect.add_argument("token", help="the credential, or - to read it from stdin")
+    inspect.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
+    inspect.add_argument("--model", metavar="NAME", help="only about this model")
 
 
 def _version() -> str:

@@ -22,6 +22,12 @@ NO_PLACE = (
 )
 
 
+def state_folder(run_dir: str | None) -> str | None:
+    """Where to keep what is to outlive the process: systemd's folder (the first, if there are
+    several), or else `run_dir`."""
+    return os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or run_dir
+
+
 def control_path(run_dir: str | None, path: str, environment: Mapping[str, str]) -> str | None:
     """The socket of the gateway that runs the configuration file `path`; None: there is no place
     for one. Raises ConfigError when it would be too long."""

@@ -6,7 +6,6 @@ the replicas are the worker's own (`replicas.py`), whatever the configuration.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +26,7 @@ from proxy.pipeline import Pipeline, Services
 from proxy.serve.config import Config
 from proxy.serve.prepared import Prepared
 from proxy.serve.replicas import Replicas
+from proxy.serve.run_dir import state_folder
 from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
 from ratelimit.config import LimitsConfig
@@ -137,8 +137,7 @@ def _authenticator(
         metrics,
         prepared.shared.key_board,
         keys=prepared.api_keys,
-        # systemd's, which may be several.
-        copies=os.environ.get("STATE_DIRECTORY", "").partition(":")[0] or prepared.config.run_dir,
+        copies=state_folder(prepared.config.run_dir),
         make_fetcher=lambda issuer: prepared.fetchers[issuer.issuer],
     )
 

@@ -52,7 +52,7 @@ def test_the_table_is_bounded() -> None:
     assert buckets.wait_s("b", 0.0) > 0
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(
     st.floats(0.1, 100),
     st.integers(1, 20),
