@@ -7,6 +7,7 @@ import argparse
 import functools
 import json
 import os
+import signal
 import sys
 
 from core.errors import ConfigError
@@ -41,6 +42,8 @@ def check(arguments: argparse.Namespace) -> int:
 
 def serve(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
+    for number in (signal.SIGHUP, signal.SIGUSR2):  # not to die of one that comes too early
+        signal.signal(number, signal.SIG_IGN)
     path = os.path.abspath(arguments.config)
     seen: dict[str, Identity] = {}
     _, config = read_config(path, seen)
