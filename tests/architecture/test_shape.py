@@ -56,6 +56,7 @@ PERFORMS = {
     "proxy.serve.aside",
     "proxy.serve.channel",
     "proxy.serve.children",
+    "proxy.serve.commands",
     "proxy.serve.control",
     "proxy.serve.demo",
     "proxy.serve.demo_parts",
