@@ -234,14 +234,20 @@ def _concerns(rule: Rule, who: Who) -> bool:
     )
 
 
+def dimensions(rule: Rule) -> list[str]:
+    """What a bucket of the rule is for, in the order of its key: users and keys are told apart
+    inside their tenant."""
+    names: list[str] = list(rule.per)
+    if "tenant" not in names and ("user" in names or "key" in names):
+        names.insert(0, "tenant")
+    return names
+
+
 def _bucket(rule: Rule, values: dict[str, str], own: Quota | None) -> Bucket:
     limit, burst = own or (rule.limit, rule.burst)
     capacity = min(max(limit if burst is None else burst, 0), MAX_TOKENS)
     refill = min(max(limit, 1), MAX_TOKENS)  # nothing at all is a bucket without room
-    names: list[str] = list(rule.per)
-    if "tenant" not in names and ("user" in names or "key" in names):
-        names.insert(0, "tenant")
-    key = ":".join([rule.name, rule.unit, *[values[name] for name in names]])
+    key = ":".join([rule.name, rule.unit, *[values[name] for name in dimensions(rule)]])
     digest = blake2b(key.encode("ascii"), digest_size=8).digest()
     hashed = int.from_bytes(digest, "little") >> 1 or 1
     return Bucket(rule, key, Limit(capacity * UNITS, refill, WINDOW_S[rule.window]), hashed)

@@ -1,4 +1,4 @@
-"""The command line: `headrace serve | reload | check | schema | key | token | demo`.
+"""The command line: `headrace serve | reload | check | schema | key | token | revoke | limits | demo`.
 
 Everything that can be set is in the configuration file. Exit status 2 and one line for each
 problem when something the operator wrote is wrong; never a traceback for that. 1: the running
@@ -26,6 +26,8 @@ _COMMANDS = {
     "schema": "proxy.serve.commands:schema",
     "key": "proxy.serve.identities:key",
     "token": "proxy.serve.inspection:token",
+    "revoke": "proxy.serve.revocations:revoke",
+    "limits": "proxy.serve.limit_commands:limits",
     "demo": "proxy.serve.demo:main",
 }
 
@@ -72,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("schema", help="print the JSON Schema of the configuration file")
     _add_key(commands)
     _add_token(commands)
+    _add_revoke(commands)
+    _add_limits(commands)
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
     demo.add_argument("--once", action="store_true", help="ask one question and end")
     demo.add_argument(
@@ -101,6 +105,28 @@ def _add_token(commands: Any) -> None:
     inspect.add_argument("token", help="the credential, or - to read it from stdin")
     inspect.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
     inspect.add_argument("--model", metavar="NAME", help="only about this model")
+
+
+def _add_limits(commands: Any) -> None:
+    limits = commands.add_parser("limits", help="the limits' buckets in Redis")
+    actions = limits.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", help="how full the buckets of a tenant are")
+    reset = actions.add_parser("reset", help="fill the buckets of a tenant")
+    for command in (show, reset):
+        command.add_argument("tenant", metavar="TENANT", help="or @ORGANISATION")
+        command.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
+    show.add_argument("--json", action="store_true", help="for machines")
+    reset.add_argument("--rule", metavar="NAME", help="only the buckets of this rule")
+
+
+def _add_revoke(commands: Any) -> None:
+    revoke = commands.add_parser("revoke", help="refuse a credential from now on, at all gateways")
+    revoke.add_argument("name", help="key:ID, jti:ID or user:TENANT/USER")
+    revoke.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
+    revoke.add_argument(
+        "--days", type=float, default=365.0, metavar="N", help="for so long (default: 365)"
+    )
+    revoke.add_argument("--undo", action="store_true", help="allow it again")
 
 
 def _version() -> str:
