@@ -19,8 +19,10 @@ from running import eventually, free_port
 from core.principal import Principal
 from core.section import FilePath, Secret
 from proxy.serve.throwaway import make_certificate
-from ratelimit.config import Rule
+from ratelimit.config import RedisConfig, Rule
 from ratelimit.redis_cluster import Cluster
+from ratelimit.redis_inspect import Inspector
+from ratelimit.redis_stream import RedisStream
 
 Factory = Callable[..., Any]
 FEW = Rule(name="few", limit=1000, window="day")
@@ -42,6 +44,12 @@ async def gateway() -> AsyncIterator[Factory]:
     yield make
     for each in started:
         await each.limiter.close()
+
+
+def shown(one: Gateway, tenant: str) -> dict[str, int]:
+    """What an operator sees of the tenant's buckets."""
+    lives = Inspector(one.store._config, one.rules, []).show(tenant)
+    return {live.found.rule.name: live.left for live in lives}
 
 
 def run(server: Any, *words: Any) -> Any:
@@ -151,6 +159,7 @@ async def test_a_failover_by_a_sentinel_is_followed(
     await until(lambda: one.store.ready() is None)
     held = await one.reserve(100, 50)
     assert await one.levels() == [850, 2]
+    assert shown(one, "acme") == {"tokens": 850, "streams": 2}
 
     def replicated() -> bool:
         return bool(run(replica, "EXISTS", "headrace:{acme}:tokens:total_tokens:acme"))
@@ -233,6 +242,31 @@ def on_node(one: Gateway, number: int) -> Principal:
 
 def slot_of(one: Gateway, caller: Principal) -> int:
     return one.store._commands.template(plan_of(FEW, principal=caller)).slot
+
+
+async def test_operators_see_and_reset_the_buckets_of_every_node(
+    gateway: Factory, cluster: TwoNodes
+) -> None:
+    one = await gateway(cluster.url, FEW, cluster=True)
+    for number in (0, 1):
+        caller = on_node(one, number)
+        assert not (await one.reserve(principal=caller)).degraded
+        assert shown(one, caller.tenant) == {"few": 999}
+        assert Inspector(one.store._config, one.rules, []).reset(caller.tenant) == 1
+        assert shown(one, caller.tenant) == {}
+
+
+@pytest.mark.parametrize("name", ["usage", "usage-2", "usage-3"])  # on both nodes
+async def test_a_stream_is_where_the_cluster_has_it(cluster: TwoNodes, name: str) -> None:
+    lost: list[int] = []
+    stream = RedisStream(RedisConfig(url=cluster.url, cluster=True), name, 1000, lost.append)
+    await stream.start()
+    stream.put(b"one\n")
+    await stream.stop()
+    stream.close()
+    with redis.RedisCluster.from_url(cluster.url) as client:
+        assert [fields for _, fields in client.xrange(name)] == [{b"usage": b"one"}]
+    assert lost == []
 
 
 async def test_each_tenants_buckets_are_on_its_node(gateway: Factory, cluster: TwoNodes) -> None:
