@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import redis
 from client import Answer, chat
-from running import Caller, Identity, Process, eventually, metric
+from running import ROOT, Caller, Identity, Process, eventually, metric
 
 from loadtest.replica import FakeReplica
 
@@ -83,6 +86,50 @@ async def test_workers_share_the_buckets_of_one_host(
         while (await caller.ask(chat(max_tokens=4))).status == 200:
             granted += 1
         assert granted < CAPACITY
+
+
+def headrace(gateway: Process, *words: str) -> str:
+    """A command with the gateway's configuration."""
+    command = [sys.executable, "-m", "proxy.serve", *words, "-c"]
+    path = str(gateway.folder / "headrace.yaml")
+    return subprocess.run(
+        [*command, path], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+
+
+async def test_one_line_and_one_command_explain_a_refusal_and_another_ends_it(
+    identity: Identity, replicas: list[FakeReplica], valkey: Any
+) -> None:
+    few = {"name": "few", "limit": 1, "burst": 2, "per": ["tenant", "model"], "window": "hour"}
+    section = limits(valkey.url, few, deadline_s=1.0)
+    document = identity.config([replica.url for replica in replicas], limits=section)
+    with Process(document) as gateway:
+        caller = Caller(gateway, identity)
+        answers = [await caller.ask(chat(max_tokens=4)) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 429]
+
+        async def logged() -> Any:
+            return [record for record in gateway.records() if record["status"] == 429]
+
+        (line,) = await eventually(logged)
+        assert line["request_id"] == answers[2].headers["x-request-id"]
+        assert (line["tenant"], line["model"], line["limit"]) == ("acme", "demo", "few")
+        assert (line["limit_unit"], line["limit_per"]) == ("requests", ["tenant", "model"])
+        assert 3_500_000 < line["retry_after_ms"] <= 3_600_000
+        (bucket,) = json.loads(headrace(gateway, "limits", "show", "acme", "--json"))
+        assert 7_100 < bucket.pop("full_in_s") <= 7_200
+        assert bucket == {
+            "rule": "few",
+            "unit": "requests",
+            "for": {"tenant": "acme", "model": "demo"},
+            "left": 0,
+            "capacity": 2,
+            "refill": 1,
+            "window": "hour",
+        }
+        assert headrace(gateway, "limits", "reset", "acme") == "OK: acme: 1 bucket reset\n"
+        assert "all buckets are full" in headrace(gateway, "limits", "show", "acme")
+        assert (await caller.ask(chat(max_tokens=4))).status == 200
 
 
 async def test_exactly_as_many_as_the_bucket_holds(
