@@ -10,7 +10,10 @@ from auth.api_key import looks_like_key
 from auth.board import Board
 from auth.config import AuthConfig, IssuerConfig
 from auth.fetcher import Fetcher
+from auth.key_copy import KeyCopy
 from auth.key_ring import KeyRing
+from auth.revocation import Revoked, names_of, read_file
+from auth.revocation_watch import RevocationList, RevocationWatch
 from auth.throttle import AddressBuckets, network_of
 from auth.token import TokenRefused
 from auth.verifier import REFUSAL, TokenVerifier
@@ -29,8 +32,8 @@ class Authenticator:
     """The configured ways to say who one is, told apart by the form of the credential.
 
     `keys`: those of the configuration (None: they are loaded here). `board`, `make_fetcher`: see
-    `TokenVerifier`, and `copies` too, which `cache_dir` overrides. Raises ConfigError when a file
-    cannot be used.
+    `TokenVerifier`, and `copies` too, which `cache_dir` overrides. `revocations`: the list to
+    follow. Raises ConfigError when a file cannot be used.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Authenticator:
         wall_clock: Clock = time.time,
         make_fetcher: Callable[[IssuerConfig], Fetcher] | None = None,
         copies: str | None = None,
+        revocations: RevocationList | None = None,
     ) -> None:
         self._clock, self._wall_clock = clock, wall_clock
         throttle = config.throttle
@@ -55,6 +59,22 @@ class Authenticator:
             per_s = throttle.failures_per_minute / 60
             self._failures = AddressBuckets(per_s, throttle.failures_burst)
         self._keys = KeyRing.load(config.api_keys) if keys is None else keys
+        always = read_file(config.revocations.file)
+        self._revoked = Revoked(always)
+        folder = config.cache_dir or copies
+        self._watch: RevocationWatch | None = None
+        if revocations is not None:
+            self._watch = RevocationWatch(
+                revocations,
+                self._revoked,
+                always=always,
+                copy=None if folder is None else KeyCopy(folder, f"revocations {revocations!r}"),
+                workers=metrics.gauge(
+                    "headrace_revocations_unavailable",
+                    "Workers that cannot follow the list of revocations.",
+                ),
+                wall_clock=wall_clock,
+            )
         self._tokens = TokenVerifier(
             config,
             metrics,
@@ -62,7 +82,8 @@ class Authenticator:
             clock=clock,
             wall_clock=wall_clock,
             make_fetcher=make_fetcher,
-            copies=config.cache_dir or copies,
+            copies=folder,
+            revoked=self._revoked,
         )
         results = metrics.counter(
             "headrace_auth_total", "Authentications, by how they ended.", ("result",)
@@ -77,12 +98,18 @@ class Authenticator:
     async def start(self) -> None:
         """Begin to fetch key sets. Does not wait for them: see `ready`."""
         await self._tokens.start()
+        if self._watch is not None:
+            await self._watch.start()
 
     async def restore(self) -> None:
-        """Take the key sets on disk; part of `start`."""
+        """Take the key sets on disk, and the revocations; part of `start`."""
         await self._tokens.restore()
+        if self._watch is not None:
+            await self._watch.look()
 
     async def close(self) -> None:
+        if self._watch is not None:
+            await self._watch.close()
         await self._tokens.close()
 
     def ready(self) -> str | None:
@@ -140,6 +167,9 @@ class Authenticator:
     def _by_key(self, key: bytes) -> Principal:
         try:
             principal = self._keys.find(key, self._wall_clock())
+            revoked = self._revoked.names
+            if revoked and not names_of(principal).isdisjoint(revoked):
+                raise TokenRefused("revoked")
         except TokenRefused as error:
             self._count_refused.inc()
             raise Unauthenticated(REFUSAL, str(error)) from None

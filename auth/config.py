@@ -187,6 +187,15 @@ class AccessRule(Section):
         _raise(faults)
 
 
+class RevocationsConfig(Section):
+    """Credentials that count no longer. `file`: names, one in each line. `redis`: follow the list
+    in the Redis of the limits, which `headrace revoke` changes for all gateways.
+    """
+
+    file: FilePath | None = None
+    redis: bool = False
+
+
 class AuthConfig(Section):
     """Callers show a JSON Web Token of one of `issuers`, or one of `api_keys`.
 
@@ -202,6 +211,7 @@ class AuthConfig(Section):
     remembered_tokens: int = 16384
     cache_dir: OutputPath | None = None
     rules: tuple[AccessRule, ...] = ()
+    revocations: RevocationsConfig = RevocationsConfig()
 
     def __post_init__(self) -> None:
         faults = []

@@ -34,7 +34,7 @@ class TokenRefused(Exception):
 
 
 class TokenNotYet(TokenRefused):
-    """It may hold later: when its time has come, or the issuer shows its key."""
+    """It may hold later: once its time has come, its key is shown, or it is allowed again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from auth.discovery import metadata_url
 from auth.fetcher import DiscoveryFetcher, Fetcher, FetchFailed, FileFetcher, UrlFetcher
 from auth.key_copy import KeyCopy
 from auth.keyset import KeySet, KeySetError
+from auth.revocation import Revoked, names_of
 from auth.source import KeySource
 from auth.token import (
     MAX_TOKEN_BYTES,
@@ -56,6 +57,7 @@ class _Remembered(NamedTuple):
     expires_at: float
     source: KeySource
     epoch: int
+    names: frozenset[str]
 
 
 class _Refused(NamedTuple):
@@ -69,7 +71,8 @@ class TokenVerifier:
     """Bearer tokens of the configured issuers.
 
     `board`: made before the fork when there are several workers (None: one of our own). `copies`:
-    the folder where fetched key sets are kept (None: nowhere). Raises ConfigError when a key set's
+    the folder where fetched key sets are kept (None: nowhere). `revoked`: looked at for each
+    token, known or not. Raises ConfigError when a key set's
     file or its authorities cannot be used.
     """
 
@@ -83,8 +86,10 @@ class TokenVerifier:
         wall_clock: Clock = time.time,
         make_fetcher: Callable[[IssuerConfig], Fetcher] | None = None,
         copies: str | None = None,
+        revoked: Revoked | None = None,
     ) -> None:
         self._clock, self._wall_clock = clock, wall_clock
+        self._revoked = Revoked() if revoked is None else revoked
         self._max_remembered = config.remembered_tokens
         # While half of the room is free it does not matter which token was used last.
         self._recent_from = self._max_remembered // 2
@@ -192,9 +197,11 @@ class TokenVerifier:
         known = self._remembered.get(digest)
         if known is None:
             return None
-        principal, expires_at, source, epoch = known
+        principal, expires_at, source, epoch, names = known
         if epoch != source.epoch or self._wall_clock() >= expires_at:
             del self._remembered[digest]
+            return None
+        if self._revoked.names and not names.isdisjoint(self._revoked.names):
             return None
         if len(self._remembered) >= self._recent_from:
             self._remembered.move_to_end(digest)
@@ -223,12 +230,15 @@ class TokenVerifier:
                 raise TokenNotYet("unknown key")
             verify_signature(token, key)
             principal = principal_of(token.claims, source.issuer.claims)
+            names = names_of(principal, token.claims.get("jti"))
+            if not names.isdisjoint(self._revoked.names):
+                raise TokenNotYet("revoked")
         except TokenRefused as error:
             if not isinstance(error, TokenNotYet):
                 known_bad = _Refused(str(error), self._clock() + REFUSED_S, source, epoch)
                 _put(self._refused, digest, known_bad, MAX_REFUSED)
             raise
-        known = _Remembered(principal, expires_at, source, epoch)
+        known = _Remembered(principal, expires_at, source, epoch, names)
         _put(self._remembered, digest, known, self._max_remembered)
         return principal
 

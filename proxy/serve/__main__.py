@@ -1,4 +1,4 @@
-"""The command line: `headrace serve | reload | check | schema | key | token | revoke | limits | demo`.
+"""The command line, `headrace COMMAND`.
 
 Everything that can be set is in the configuration file. Exit status 2 and one line for each
 problem when something the operator wrote is wrong; never a traceback for that. 1: the running

@@ -191,6 +191,11 @@ def _usage_faults(config: Config) -> Iterator[Fault]:
 def _access_faults(config: Config) -> Iterator[Fault]:
     if config.auth == "none":
         return
+    if config.auth.revocations.redis and config.limits_redis is None:
+        yield (
+            ".auth.revocations.redis",
+            "is in the Redis of the limits: give `limits.store.redis` too",
+        )
     names = [name for model in config.models for name in (model.name, *model.aliases)]
     for index, rule in enumerate(config.auth.rules):
         for number, name in enumerate(rule.models):

@@ -13,7 +13,6 @@ import msgspec
 from auth.access import Access
 from auth.api_key import looks_like_key
 from auth.authenticator import Authenticator
-from auth.config import AuthConfig
 from auth.token import TokenRefused, read_token
 from core.errors import GatewayError, Unauthenticated, Unavailable
 from core.exchange import Request
@@ -21,6 +20,7 @@ from core.metrics import Metrics
 from core.principal import Principal
 from proxy.catalog import Catalog
 from proxy.serve.config import Config, load_config
+from proxy.serve.revocations import shared_revocations
 from proxy.serve.run_dir import state_folder
 from ratelimit.plan import Who, make_plan
 
@@ -42,7 +42,7 @@ def token(arguments: argparse.Namespace) -> int:
         sys.stdout.write("accepted: `auth: none` accepts everybody, as the tenant anonymous\n")
         return 0
     try:
-        principal = asyncio.run(identify(config.auth, state_folder(config.run_dir), credential))
+        principal = asyncio.run(identify(config, credential))
     except Unauthenticated as error:
         sys.stdout.write(f"refused: {error.fault}\n")
         return REFUSED
@@ -75,9 +75,12 @@ def shown(credential: bytes) -> Iterator[str]:
     yield f"  claims: {json.dumps(read.claims)}"
 
 
-async def identify(config: AuthConfig, folder: str | None, credential: bytes) -> Principal:
-    """Whose credential it is, with key sets fetched, or else with those in `folder`. Raises
+async def identify(config: Config, credential: bytes) -> Principal:
+    """Whose credential it is, with key sets fetched, or else with those on disk. Raises
     Unauthenticated or Unavailable."""
+    auth, folder = config.auth, state_folder(config.run_dir)
+    assert auth != "none"
+    revocations = shared_revocations(config)
     request = Request(
         method="POST",
         path=_ROUTES[0],
@@ -90,16 +93,17 @@ async def identify(config: AuthConfig, folder: str | None, credential: bytes) ->
         complete_at=0.0,
     )
     # Without a folder: this user's copies would be of no use to the gateway.
-    bare = msgspec.structs.replace(config, cache_dir=None)
-    fetching = Authenticator(bare, Metrics.private())
+    bare = msgspec.structs.replace(auth, cache_dir=None)
+    fetching = Authenticator(bare, Metrics.private(), revocations=revocations)
     try:
+        await fetching.restore()
         return await asyncio.wait_for(fetching.authenticate(request), _WAIT_S)
     except (Unavailable, TimeoutError):
-        if folder is None and config.cache_dir is None:
+        if folder is None and auth.cache_dir is None:
             raise Unavailable("no key set can be fetched.") from None
     finally:
         await fetching.close()
-    kept = Authenticator(config, Metrics.private(), copies=folder)
+    kept = Authenticator(auth, Metrics.private(), copies=folder, revocations=revocations)
     try:
         await kept.restore()
         return await kept.authenticate(request)

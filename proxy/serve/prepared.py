@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from auth.board import Board
 from auth.fetcher import Fetcher
 from auth.key_ring import KeyRing
+from auth.revocation import read_file
 from auth.verifier import fetcher_for
 from backend.pool import Pool
 from backend.upstream_tls import build_contexts
@@ -78,7 +79,7 @@ class Marks:
         issuers = () if config.auth == "none" else config.auth.issuers
         routing = config.routing
         return cls(
-            auth=identity(config.auth),
+            auth=identity((config.auth, config.limits_redis if _follows(config) else None)),
             key_sets={i.issuer: identity((i.jwks, i.algorithms)) for i in issuers},
             limits=identity(config.limits),
             usage=_usage_mark(config),
@@ -195,9 +196,15 @@ def _fetchers(config: Config, marks: Marks, previous: Prepared | None) -> dict[s
     return made
 
 
+def _follows(config: Config) -> bool:
+    """Whether who may come is told by the limits' Redis, too."""
+    return config.auth != "none" and config.auth.revocations.redis
+
+
 def _api_keys(config: Config) -> KeyRing:
     if config.auth == "none":
         return KeyRing()
+    read_file(config.auth.revocations.file)
     ring = KeyRing.load(config.auth.api_keys)
     rules = [rule.name for rule in config.limits.rules] if config.limits is not None else []
     for key, rule in ring.quotas():

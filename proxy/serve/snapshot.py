@@ -26,6 +26,7 @@ from proxy.pipeline import Pipeline, Services
 from proxy.serve.config import Config
 from proxy.serve.prepared import Prepared
 from proxy.serve.replicas import Replicas
+from proxy.serve.revocations import shared_revocations
 from proxy.serve.run_dir import state_folder
 from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
@@ -138,6 +139,7 @@ def _authenticator(
         prepared.shared.key_board,
         keys=prepared.api_keys,
         copies=state_folder(prepared.config.run_dir),
+        revocations=shared_revocations(prepared.config),
         make_fetcher=lambda issuer: prepared.fetchers[issuer.issuer],
     )
 

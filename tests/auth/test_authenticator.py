@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,14 @@ from auth.authenticator import (
     AnonymousAuthenticator,
     Authenticator,
 )
-from auth.config import AuthConfig, ThrottleConfig
+from auth.config import AuthConfig, RevocationsConfig, ThrottleConfig
 from auth.key_config import ApiKeyConfig, ApiKeysConfig
 from auth.verifier import REFUSAL
 from core.errors import RateLimited, Unauthenticated
 from core.exchange import Header, Request
 from core.metrics import Metrics
 from core.principal import Principal
+from core.section import FilePath
 
 KEY = make_key(bytes(32)).encode()
 KEYS = ApiKeysConfig(keys=(ApiKeyConfig(id="k", sha256=digest_of(KEY).hex(), tenant="by-key"),))
@@ -166,6 +168,27 @@ async def test_the_throttle_can_be_off(make_world: Callable[..., World]) -> None
     world = make_world(throttle=ThrottleConfig(failures_per_minute=None))
     for _ in range(1000):
         assert await world.fault(bearer(b"x")) != ""
+
+
+async def test_what_is_revoked_is_refused_at_once(
+    make_world: Callable[..., World], key: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "revoked"
+    path.write_text("key:other\n")
+    world = make_world(revocations=RevocationsConfig(file=FilePath(path)))
+    authenticate = world.authenticator.authenticate
+    lost, kept = key.token({"jti": "7"}), key.token({"jti": "8"})
+    for shown in (lost, kept, KEY):
+        await authenticate(bearer(shown))
+    revoked = world.authenticator._revoked  # what a `RevocationWatch` changes
+    revoked.names = frozenset({"jti:7", "key:k"})
+    assert [await world.fault(bearer(shown)) for shown in (lost, KEY)] == ["revoked"] * 2
+    await authenticate(bearer(kept))
+    revoked.names = frozenset({"user:alice/alice"})
+    assert await world.fault(bearer(kept)) == "revoked"
+    revoked.names = frozenset()
+    for shown in (lost, kept, KEY):
+        await authenticate(bearer(shown))
 
 
 async def test_nothing_shows_a_credential(make_world: Callable[..., World], key: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
-from running import InProcess, base_config
+from running import InProcess, base_config, eventually
 
 from auth.api_key import digest_of, make_key
 from loadtest.replica import FakeReplica
+from proxy.serve.__main__ import main
 
 
 class Key:
@@ -221,3 +224,48 @@ async def test_rules_hold_at_each_route(replica: FakeReplica, tmp_path: Path) ->
 
         assert await tried(paid) == [200, 200]
         assert await tried(free) == [403, 200]
+
+
+async def test_a_revoked_credential_is_refused_within_a_second(
+    replica: FakeReplica, tmp_path: Path, valkey: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = Key(id="first"), Key(id="second")
+    document = base_config(
+        [replica.url],
+        auth={
+            "api_keys": {"keys": [first.entry, second.entry]},
+            "revocations": {"redis": True},
+            "cache_dir": str(tmp_path / "kept"),
+        },
+        limits={"store": {"redis": {"url": valkey.url}}},
+    )
+    path = str(tmp_path / "headrace.yaml")
+
+    async def run(*arguments: str) -> int:
+        return await asyncio.to_thread(main, ["revoke", *arguments, "-c", path])
+
+    async with InProcess(document, tmp_path) as gateway:
+
+        def status_is(key: Key, expected: int) -> Callable[[], Awaitable[bool]]:
+            async def look() -> bool:
+                return (await models(gateway, x_api_key=key.text)).status == expected
+
+            return look
+
+        assert await status_is(first, 200)()
+        assert await run("key:first") == 0
+        revoked_at = time.monotonic()
+        await eventually(status_is(first, 401))
+        assert time.monotonic() - revoked_at < 3  # half a second, on a machine with nothing to do
+        assert await status_is(second, 200)()
+        assert await run("key:second", "--days", "1") == 0
+        await eventually(status_is(second, 401))
+        assert await run("key:second", "--undo") == 0
+        await eventually(status_is(second, 200))
+        assert await run("first") == 2
+    valkey.stop()
+    async with InProcess(document, tmp_path) as gateway:  # without the list: by the copy
+        assert (await models(gateway, x_api_key=first.text)).status == 401
+        assert (await models(gateway, x_api_key=second.text)).status == 200
+        assert await run("key:second") == 1
+    assert "revoked for 365 days" in capsys.readouterr().out
