@@ -48,6 +48,7 @@ class LineSink:
             raise ConfigError(f"cannot write log lines to {target}: {error.strerror}") from error
         regular = self._socket is None and stat.S_ISREG(os.fstat(self._fd).st_mode)
         self._write_bytes = _FILE_WRITE_BYTES if regular else LINE_BYTES
+        self._may_move = regular and target not in _STANDARD
 
     def __repr__(self) -> str:
         return f"<LineSink {self.target}, {self._buffered} bytes wait>"
@@ -67,7 +68,10 @@ class LineSink:
         self._buffered += size
 
     def flush(self) -> None:
-        """Write what the descriptor takes now. A fault of the target drops lines, never raises."""
+        """Write what the descriptor takes now. A fault of the target drops lines, never raises.
+        A file that was moved away or removed is begun anew, whole lines in either."""
+        if self._may_move and self._buffered and not self._rest and not self._closed:
+            self._follow()
         try:
             while self._buffered:
                 chunk = self._rest = self._rest or self._next_chunk()
@@ -96,6 +100,15 @@ class LineSink:
     @property
     def _closed(self) -> bool:
         return self._socket is None and self._fd < 0
+
+    def _follow(self) -> None:
+        with contextlib.suppress(OSError):  # then the old one must do
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(self.target), os.fstat(self._fd)):
+                    return
+            newer, _ = _open(self.target)
+            os.close(self._fd)
+            self._fd = newer
 
     def _next_chunk(self) -> bytes:
         """As many whole lines as one write may carry."""

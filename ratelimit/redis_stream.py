@@ -6,6 +6,7 @@ has acknowledged it, so one may be there twice: a connection that breaks does no
 
 from __future__ import annotations
 
+import logging
 import ssl
 from binascii import crc_hqx
 from collections import deque
@@ -29,6 +30,7 @@ DEADLINE_S: Final = 1.0
 """Nobody waits for these replies. Without one for so long, the connection is given up and what was
 sent is sent again."""
 FIELD: Final = b"usage"
+_log = logging.getLogger("headrace.ratelimit")
 
 
 class RedisStream:
@@ -95,8 +97,9 @@ class RedisStream:
     def close(self) -> None:
         """Give up what could not be sent. Nothing can be appended any more."""
         self._closed = True
-        if self._waiting:
-            self._dropped(len(self._waiting))
+        if lost := len(self._waiting):
+            _log.warning("usage: %d records were lost: %s did not take them", lost, self._endpoint)
+            self._dropped(lost)
             self._waiting.clear()
             self.waiting_bytes = 0
 

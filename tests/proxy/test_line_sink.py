@@ -196,3 +196,30 @@ def test_an_inherited_stream_keeps_its_blocking_flag(
 def test_a_target_that_cannot_be_opened_is_the_operators_fault(target: str, losses: Losses) -> None:
     with pytest.raises(ConfigError, match="cannot write log lines"):
         LineSink(target, losses)
+
+
+def test_a_file_that_is_moved_away_is_begun_anew(tmp_path: Path, losses: Losses) -> None:
+    path, old = tmp_path / "log", tmp_path / "old"
+    sink = LineSink(str(path), losses)
+    sink.put(b"one\n")
+    sink.flush()
+    path.rename(old)
+    sink.put(b"two\n")
+    sink.flush()
+    assert (old.read_bytes(), path.read_bytes()) == (b"one\n", b"two\n")
+    path.unlink()
+    sink.put(b"three\n")
+    sink.close()
+    assert path.read_bytes() == b"three\n"
+    assert losses.lines == 0
+
+
+def test_where_no_new_file_can_be_made_the_old_one_must_do(tmp_path: Path, losses: Losses) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    sink = LineSink(str(folder / "log"), losses)
+    folder.rename(tmp_path / "away")
+    sink.put(b"one\n")
+    sink.close()
+    assert (tmp_path / "away" / "log").read_bytes() == b"one\n"
+    assert losses.lines == 0
