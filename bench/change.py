@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import statistics
@@ -255,7 +256,7 @@ async def _measured(
     memory_mb.append(_memory_mb(successor))
     await load.end()
     await asyncio.gather(*openers)
-    os.kill(successor, signal.SIGTERM)
+    await asyncio.to_thread(_end, successor)
     return _report(load.counts, results, memory_mb)
 
 
@@ -269,6 +270,17 @@ async def _replaced(gateway: Gateway, pid: int) -> int:
             raise BenchError("nobody took the gateway's place")
     print(f"replaced within {time.monotonic() - began_at:.1f} s", flush=True)
     return visit(str(gateway.path.parent / "run" / "control.sock")).pid
+
+
+def _end(pid: int) -> None:
+    """End the last gateway, which is no child of ours."""
+    os.kill(pid, signal.SIGINT)
+    give_up_at = time.monotonic() + SETTLE_S
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while " Z " not in Path(f"/proc/{pid}/stat").read_text():
+            if time.monotonic() > give_up_at:
+                raise BenchError(f"the gateway (pid {pid}) does not end")
+            time.sleep(0.1)
 
 
 def _memory_mb(pid: int) -> float:
