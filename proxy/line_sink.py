@@ -10,6 +10,7 @@ is opened anew through /proc, a socket is written with MSG_DONTWAIT.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import socket
@@ -137,6 +138,18 @@ class LineSink:
         self._buffered = len(self._rest)
         if waiting:
             self._dropped(waiting)
+
+
+def append_standard_streams() -> None:
+    """Let everybody append to our stdout and stderr where these are files (`2> gateway.log`).
+
+    Who writes to an inherited descriptor does so at its own offset, over what a sink has appended.
+    """
+    for fd in _STANDARD.values():
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+                fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
 def _open(target: str) -> tuple[int, socket.socket | None]:

@@ -12,6 +12,7 @@ import sys
 
 from core.errors import ConfigError
 from core.loading import schema as json_schema
+from proxy.line_sink import append_standard_streams
 from proxy.serve import app
 from proxy.serve.config import Config
 from proxy.serve.control import ControlSocket, NobodyThere, visit
@@ -44,6 +45,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
     for number in (signal.SIGHUP, signal.SIGUSR2):  # not to die of one that comes too early
         signal.signal(number, signal.SIG_IGN)
+    append_standard_streams()
     path = os.path.abspath(arguments.config)
     seen: dict[str, Identity] = {}
     _, config = read_config(path, seen)

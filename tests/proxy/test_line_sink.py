@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError
-from proxy.line_sink import BUFFER_BYTES, LINE_BYTES, LineSink
+from proxy.line_sink import BUFFER_BYTES, LINE_BYTES, LineSink, append_standard_streams
 
 
 class Losses:
@@ -190,6 +190,28 @@ def test_an_inherited_stream_keeps_its_blocking_flag(
     os.write(writer, b"still open")
     os.close(reader)
     os.close(writer)
+
+
+def test_lines_of_others_go_after_ours_in_a_file(
+    tmp_path: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    inherited = os.open(log, os.O_WRONLY | os.O_CREAT)  # as the shell's `2> log` does
+    monkeypatch.setattr("proxy.line_sink._STANDARD", {"stderr": inherited, "stdout": 1_000_000})
+    append_standard_streams()
+    sink = LineSink("stderr", losses)
+    for number in range(2):
+        sink.put(b"a worker's line %d\n" % number)
+        sink.flush()
+        os.write(inherited, b"the supervisor's line %d\n" % number)
+    assert log.read_bytes().splitlines() == [
+        b"a worker's line 0",
+        b"the supervisor's line 0",
+        b"a worker's line 1",
+        b"the supervisor's line 1",
+    ]
+    sink.close()
+    os.close(inherited)
 
 
 @pytest.mark.parametrize("target", ["/", "/nowhere/log"])
