@@ -29,7 +29,7 @@ demo: $(STAMP) ## run the whole gateway against two fake replicas
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest
 
-test-unit: $(STAMP) ## run the tests of single modules: no sockets, under ten seconds
+test-unit: $(STAMP) ## run the tests of single modules alone: no sockets, some ten seconds
 	$(BIN)/python -m pytest $(UNIT)
 
 check: $(STAMP) ## format, lint, types, import rules
