@@ -1,4 +1,6 @@
-"""Who sent a request: a JSON Web Token or an API key in, a `Principal` out. Performs."""
+"""Who sent a request: a JSON Web Token, an API key or a certificate in, a `Principal` out.
+
+Performs."""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from contextlib import suppress
 
 from auth.api_key import looks_like_key
 from auth.board import Board
+from auth.certificates import CertificateCallers
 from auth.config import AuthConfig, IssuerConfig
 from auth.fetcher import Fetcher
 from auth.key_copy import KeyCopy
@@ -59,6 +62,9 @@ class Authenticator:
             per_s = throttle.failures_per_minute / 60
             self._failures = AddressBuckets(per_s, throttle.failures_burst)
         self._keys = KeyRing.load(config.api_keys) if keys is None else keys
+        self._certificates: CertificateCallers | None = None
+        if config.client_certificates:
+            self._certificates = CertificateCallers(config.client_certificates)
         always = read_file(config.revocations.file)
         self._revoked = Revoked(always)
         folder = config.cache_dir or copies
@@ -89,6 +95,7 @@ class Authenticator:
             "headrace_auth_total", "Authentications, by how they ended.", ("result",)
         )
         self._count_key = results.labels("key")
+        self._count_certificate = results.labels("certificate")
         self._count_refused = results.labels("refused")
         self._count_throttled = results.labels("throttled")
 
@@ -117,7 +124,8 @@ class Authenticator:
         return self._tokens.ready()
 
     async def authenticate(self, request: Request) -> Principal:
-        """Who sent `request`, by `Authorization: Bearer`, or else `x-api-key`.
+        """Who sent `request`, by `Authorization: Bearer`, or else `x-api-key`, or without either
+        by the client certificate.
 
         Raises Unauthenticated, always with the same words; Unavailable when the issuer's key set
         was never had; RateLimited when its address asks or fails too often.
@@ -130,6 +138,10 @@ class Authenticator:
         shown = request.header(b"authorization")
         if shown is None and (own := request.header(b"x-api-key")) is not None:
             shown = _SCHEME + own
+        if shown is None and self._certificates is not None:
+            principal = self._by_certificate(request, self._certificates)
+            if principal is not None:
+                return principal
         failures = self._failures
         if failures is None:
             return await self._identify(shown)
@@ -163,6 +175,18 @@ class Authenticator:
     def _throttled(self, words: str, code: str, wait_s: float) -> RateLimited:
         self._count_throttled.inc()
         return RateLimited(words, code=code, retry_after_s=wait_s)
+
+    def _by_certificate(self, request: Request, callers: CertificateCallers) -> Principal | None:
+        """Who is there by its certificate alone. None: it has to say so otherwise."""
+        certificate = request.client_certificate
+        if certificate is None:
+            return None
+        principal = callers.find(certificate, self._wall_clock())
+        revoked = self._revoked.names
+        if principal is None or (revoked and not names_of(principal).isdisjoint(revoked)):
+            return None
+        self._count_certificate.inc()
+        return principal
 
     def _by_key(self, key: bytes) -> Principal:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from auth.certificates import CertificateConfig
 from auth.key_config import ApiKeysConfig
 from auth.urls import url_fault
 from core.section import Contradictions, FilePath, OutputPath, Section
@@ -197,7 +198,8 @@ class RevocationsConfig(Section):
 
 
 class AuthConfig(Section):
-    """Callers show a JSON Web Token of one of `issuers`, or one of `api_keys`.
+    """Callers show a JSON Web Token of one of `issuers`, one of `api_keys`, or, where they show
+    neither, one of `client_certificates`.
 
     `remembered_tokens`: how many verified tokens are kept, so that each costs its signature once.
     `cache_dir`: a folder for the last good key set of each issuer, so that a restart while an
@@ -207,6 +209,7 @@ class AuthConfig(Section):
 
     issuers: tuple[IssuerConfig, ...] = ()
     api_keys: ApiKeysConfig | None = None
+    client_certificates: tuple[CertificateConfig, ...] = ()
     throttle: ThrottleConfig = ThrottleConfig()
     remembered_tokens: int = 16384
     cache_dir: OutputPath | None = None
@@ -217,8 +220,8 @@ class AuthConfig(Section):
         faults = []
         if len(self.issuers) > MAX_ISSUERS:
             faults.append((".issuers", f"expected at most {MAX_ISSUERS}"))
-        if not self.issuers and self.api_keys is None:
-            faults.append(("", "expected `issuers`, `api_keys` or both"))
+        if not self.issuers and self.api_keys is None and not self.client_certificates:
+            faults.append(("", "expected `issuers`, `api_keys` or `client_certificates`"))
         names = [issuer.issuer for issuer in self.issuers]
         for index, name in enumerate(names):
             if name in names[:index]:

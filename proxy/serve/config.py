@@ -191,6 +191,9 @@ def _usage_faults(config: Config) -> Iterator[Fault]:
 def _access_faults(config: Config) -> Iterator[Fault]:
     if config.auth == "none":
         return
+    tls = config.listen.tls
+    if config.auth.client_certificates and (tls == "off" or tls.client_certificates is None):
+        yield ".auth.client_certificates", "clients are asked for none: see listen.tls"
     if config.auth.revocations.redis and config.limits_redis is None:
         yield (
             ".auth.revocations.redis",

@@ -13,15 +13,17 @@ from auth.authenticator import (
     AnonymousAuthenticator,
     Authenticator,
 )
+from auth.certificates import CertificateConfig
 from auth.config import AuthConfig, RevocationsConfig, ThrottleConfig
 from auth.key_config import ApiKeyConfig, ApiKeysConfig
 from auth.verifier import REFUSAL
 from core.errors import RateLimited, Unauthenticated
-from core.exchange import Header, Request
+from core.exchange import ClientCertificate, Header, Request
 from core.metrics import Metrics
 from core.principal import Principal
 from core.section import FilePath
 
+WALL = 1_700_000_000.0
 KEY = make_key(bytes(32)).encode()
 KEYS = ApiKeysConfig(keys=(ApiKeyConfig(id="k", sha256=digest_of(KEY).hex(), tenant="by-key"),))
 
@@ -189,6 +191,32 @@ async def test_what_is_revoked_is_refused_at_once(
     revoked.names = frozenset()
     for shown in (lost, kept, KEY):
         await authenticate(bearer(shown))
+
+
+async def test_a_certificate_counts_where_nothing_else_is_shown(
+    make_world: Callable[..., World], key: Any
+) -> None:
+    rule = CertificateConfig(dns="a.example", tenant="by-certificate", user="a")
+    world = make_world(client_certificates=(rule,))
+    authenticate = world.authenticator.authenticate
+
+    def certified(*headers: Header, name: str = "a.example") -> Request:
+        made = request(*headers)
+        made.client_certificate = ClientCertificate("", (name,), (), "0" * 64, WALL + 1)
+        return made
+
+    assert (await authenticate(certified())).tenant == "by-certificate"
+    assert (await authenticate(certified((b"x-api-key", KEY)))).tenant == "by-key"
+    token = (b"authorization", b"Bearer " + key.token())
+    assert (await authenticate(certified(token))).tenant == "alice"
+    assert await world.fault(certified((b"x-api-key", KEY[:-1]))) == "mistyped API key"
+    assert await world.fault(certified(name="b.example")) == "no bearer token"
+    world.authenticator._revoked.names = frozenset({"user:by-certificate/a"})
+    assert await world.fault(certified()) == "no bearer token"
+    world.authenticator._revoked.names = frozenset()
+    world.wall.now += 1
+    assert await world.fault(certified()) == "no bearer token"
+    assert world.counted("certificate") == 1
 
 
 async def test_nothing_shows_a_credential(make_world: Callable[..., World], key: Any) -> None:

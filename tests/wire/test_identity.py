@@ -16,12 +16,14 @@ from typing import Any
 import jwt
 import pytest
 import yaml
+from authority import Authority
 from client import Answer, ask, chat
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 from running import InProcess, base_config, eventually
+from tls_client import get
 
 from auth.api_key import digest_of, make_key
 from loadtest.replica import FakeReplica
@@ -269,3 +271,29 @@ async def test_a_revoked_credential_is_refused_within_a_second(
         assert (await models(gateway, x_api_key=second.text)).status == 200
         assert await run("key:second") == 1
     assert "revoked for 365 days" in capsys.readouterr().out
+
+
+async def test_a_certificate_says_who_is_there(replica: FakeReplica, tmp_path: Path) -> None:
+    servers, clients = Authority(tmp_path), Authority(tmp_path, name="clients")
+    own = servers.issue("localhost")
+    log = tmp_path / "access.jsonl"
+    auth = {"client_certificates": [{"uri": "spiffe://acme.example/*", "tenant": "acme"}]}
+    document = base_config([replica.url], auth=auth, log={"access": str(log)})
+    document["listen"]["tls"] = {
+        "certificate": str(own.certificate),
+        "key": str(own.key),
+        "client_certificates": {"ca": str(clients.path), "mode": "optional"},
+    }
+    known = clients.issue(uris=["spiffe://acme.example/agent"])
+    unknown = clients.issue(uris=["spiffe://other.example/agent"])
+    shown = [known.present(servers.client_context()), unknown.present(servers.client_context())]
+    async with InProcess(document, tmp_path) as gateway:
+        for context, expected in (
+            (shown[0], 200),
+            (shown[1], 401),
+            (servers.client_context(), 401),
+        ):
+            reply = await asyncio.to_thread(get, gateway.port, context, path="/v1/models")
+            assert reply.status == expected
+    first = json.loads(log.read_text().splitlines()[0])
+    assert (first["tenant"], first["subject"]) == ("acme", "spiffe://acme.example/agent")

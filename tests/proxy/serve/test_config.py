@@ -79,6 +79,19 @@ def test_what_cannot_be_left_out(key: str) -> None:
             ["$.auth.rules[0].models[1]: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
         (
+            {
+                "auth": {
+                    "client_certificates": [{"dns": "a.example", "tenant": "a"}],
+                    "revocations": {"redis": True},
+                }
+            },
+            [
+                "$.auth.client_certificates: clients are asked for none: see listen.tls",
+                "$.auth.revocations.redis: is in the Redis of the limits: give "
+                "`limits.store.redis` too",
+            ],
+        ),
+        (
             {"limits": {"prices": {"qwn3": {"input": 1, "output": 1}}}},
             ["$.limits.prices.qwn3: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
