@@ -32,7 +32,7 @@ async def test_its_failure_is_raised_and_its_thread_ends() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("headrace-aside"):
             thread.join(5)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of another test may have ended, too
 
 
 async def test_who_is_cancelled_does_not_wait_for_the_work() -> None:
