@@ -108,3 +108,14 @@ async def test_a_key_of_another_type_loses_nothing_unseen(valkey: Any, client: A
     await made.stop()
     made.close()
     assert lost == [1]
+
+
+async def test_what_a_full_server_refuses_is_kept(stream: RedisStream, client: Any) -> None:
+    client.config_set("maxmemory", 1)
+    for number in range(10):
+        stream.put(b"%d\n" % number)
+    stream.flush()
+    await eventually(lambda: stream.waiting_bytes)
+    assert client.xlen("usage") == 0
+    client.config_set("maxmemory", 0)
+    await eventually(lambda: client.xlen("usage") == 10)
