@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeGuard
 
 from auth.config import ClaimsConfig
 from auth.key_config import MAX_NAME_CHARS
 from auth.token import TokenRefused
-from core.principal import Principal
+from core.principal import Principal, Quota
 
 MAX_NAMES = 1024
+MAX_LIMITS = 32
+MAX_LIMIT = 1_000_000_000
 
 _split_names = re.compile(r"[\s,]+").split
 _NOT_THERE = object()
@@ -30,7 +33,15 @@ def principal_of(claims: dict[str, Any], mapping: ClaimsConfig) -> Principal:
         models=_models(claims, mapping),
         organisation=_optional(claims, mapping.organisation),
         groups=_list(claims, mapping.groups) or frozenset(),
+        limits=_limits(claims, mapping.limits),
     )
+
+
+def check_required(claims: dict[str, Any], paths: Iterable[str]) -> None:
+    """Raises TokenRefused when a claim is not there, or null."""
+    for path in paths:
+        if _look_up(claims, path) in (_NOT_THERE, None):
+            raise TokenRefused(f"no claim {path}")
 
 
 def _look_up(claims: dict[str, Any], path: str) -> object:
@@ -79,3 +90,29 @@ def _list(claims: dict[str, Any], path: str | None) -> frozenset[str] | None:
     if not all(isinstance(name, str) and len(name) <= MAX_NAME_CHARS for name in names):
         raise TokenRefused(f"{path} is not a list of names")
     return frozenset(name for name in names if name)
+
+
+def _limits(claims: dict[str, Any], path: str | None) -> tuple[tuple[str, Quota], ...]:
+    """Own figures for rules of the limits: `{"requests": 100, "tokens": {"limit": 5, "burst": 9}}`.
+    Names that no rule has mean nothing."""
+    value = _NOT_THERE if path is None else _look_up(claims, path)
+    if value is _NOT_THERE or value is None:
+        return ()
+    if not isinstance(value, dict) or len(value) > MAX_LIMITS:
+        raise TokenRefused(f"{path} is not an object of limits")
+    return tuple(sorted((name, _quota(own, path)) for name, own in value.items()))
+
+
+def _quota(value: object, path: str | None) -> Quota:
+    figures = value if isinstance(value, dict) else {"limit": value}
+    limit, burst = figures.get("limit"), figures.get("burst")
+    if set(figures) <= {"limit", "burst"} and _is_count(limit):
+        if burst is None:
+            return Quota(limit)
+        if _is_count(burst):
+            return Quota(limit, burst)
+    raise TokenRefused(f"{path} is not an object of limits")
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= MAX_LIMIT

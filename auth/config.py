@@ -69,7 +69,8 @@ class ClaimsConfig(Section):
 
     A name is looked up as it stands and then as a dotted path (`realm.org`). `tenant` must be
     there, or else `tenant_fallback`. `tenant_prefix` keeps tenants of different issuers apart.
-    A token without the `models` claim may use all models, or none (`models_when_absent`).
+    A token without the `models` claim may use all models, or none (`models_when_absent`). `limits`
+    is an object of own figures, by the names of rules: a number, or `{limit, burst}`.
     """
 
     tenant: str = "sub"
@@ -81,9 +82,19 @@ class ClaimsConfig(Section):
     groups: str | None = None
     models: str | None = None
     models_when_absent: Literal["all", "none"] = "all"
+    limits: str | None = None
 
     def __post_init__(self) -> None:
-        names = ("tenant", "tenant_fallback", "subject", "organisation", "tier", "groups", "models")
+        names = (
+            "tenant",
+            "tenant_fallback",
+            "subject",
+            "organisation",
+            "tier",
+            "groups",
+            "models",
+            "limits",
+        )
         _raise(
             [
                 (f".{name}", "expected the name of a claim, got empty text")
@@ -98,8 +109,9 @@ class IssuerConfig(Section):
 
     `issuer` and `audiences` are compared exactly (RFC 7519 sections 4.1.1, 4.1.3). `types` are
     the accepted values of the header `typ` (RFC 8725 section 3.11), `absent` for none at all.
-    `leeway_s` allows for clocks that differ. `max_lifetime_s`: a token that expires later than
-    that from now is refused (None: no limit).
+    `required_claims` must be there, with any value but null. `leeway_s` allows for clocks that
+    differ. `max_lifetime_s`: a token that expires later than that from now is refused (None: no
+    limit).
     """
 
     issuer: str
@@ -108,6 +120,7 @@ class IssuerConfig(Section):
     algorithms: tuple[str, ...] = DEFAULT_ALGORITHMS
     types: tuple[str, ...] = ("at+jwt", "JWT", ABSENT)
     claims: ClaimsConfig = ClaimsConfig()
+    required_claims: tuple[str, ...] = ()
     leeway_s: float = 30.0
     max_lifetime_s: float | None = None
 

@@ -35,16 +35,16 @@ class Instant(float):
 
 
 class QuotaConfig(Section):
-    """A caller's own figures for one rule of the limits."""
+    """A caller's own figures for one rule of the limits; 0: nothing."""
 
     limit: int
     burst: int | None = None
 
     def __post_init__(self) -> None:
         faults = [
-            (f".{name}", "expected at least 1")
+            (f".{name}", "expected at least 0")
             for name in ("limit", "burst")
-            if (value := getattr(self, name)) is not None and value < 1
+            if (value := getattr(self, name)) is not None and value < 0
         ]
         if faults:
             raise Contradictions(faults)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from auth.board import Board
-from auth.claims import principal_of
+from auth.claims import check_required, principal_of
 from auth.config import AuthConfig, IssuerConfig
 from auth.discovery import metadata_url
 from auth.fetcher import DiscoveryFetcher, Fetcher, FetchFailed, FileFetcher, UrlFetcher
@@ -229,6 +229,7 @@ class TokenVerifier:
             if key is None:
                 raise TokenNotYet("unknown key")
             verify_signature(token, key)
+            check_required(token.claims, source.issuer.required_claims)
             principal = principal_of(token.claims, source.issuer.claims)
             names = names_of(principal, token.claims.get("jti"))
             if not names.isdisjoint(self._revoked.names):

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from auth.claims import principal_of
+from auth.claims import check_required, principal_of
 from auth.config import ClaimsConfig
 from auth.token import TokenRefused
-from core.principal import Principal
+from core.principal import Principal, Quota
 
 
 def test_the_subject_is_the_tenant_by_default() -> None:
@@ -88,3 +88,50 @@ def test_organisation_and_groups() -> None:
     assert principal.organisation == "group"
     assert principal.groups == {"ml", "ops"}
     assert principal_of({"sub": "a"}, mapping).groups == frozenset()
+
+
+def test_own_limits() -> None:
+    mapping = ClaimsConfig(limits="plan.limits")
+
+    def limits(value: object) -> tuple[tuple[str, Quota], ...]:
+        return principal_of({"sub": "a", "plan": {"limits": value}}, mapping).limits
+
+    assert limits({"tokens": {"limit": 5, "burst": 9}, "requests": 100}) == (
+        ("requests", Quota(100)),
+        ("tokens", Quota(5, 9)),
+    )
+    assert limits({"tokens": {"limit": 5}}) == (("tokens", Quota(5)),)
+    assert limits({"none": 0}) == (("none", Quota(0)),)
+    assert limits({}) == limits(None) == ()
+    assert principal_of({"sub": "a"}, mapping).limits == ()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        "requests=5",
+        {"r": -1},
+        {"r": 1.5},
+        {"r": True},
+        {"r": "5"},
+        {"r": None},
+        {"r": 10**10},
+        {"r": {}},
+        {"r": {"burst": 5}},
+        {"r": {"limit": 5, "burst": -1}},
+        {"r": {"limit": 5, "window": "day"}},
+        {f"r{n}": 1 for n in range(33)},
+    ],
+)
+def test_limits_that_are_none(value: object) -> None:
+    with pytest.raises(TokenRefused, match="plan is not an object of limits"):
+        principal_of({"sub": "a", "plan": value}, ClaimsConfig(limits="plan"))
+
+
+def test_required_claims() -> None:
+    claims = {"scope": "x", "realm": {"id": 0}, "none": None}
+    check_required(claims, ("scope", "realm.id"))
+    for path in ("none", "azp", "realm.name"):
+        with pytest.raises(TokenRefused, match=f"no claim {path}"):
+            check_required(claims, ("scope", path))

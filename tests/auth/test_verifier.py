@@ -354,6 +354,13 @@ def test_authorities_that_cannot_be_used(tmp_path: Any) -> None:
         TokenVerifier(AuthConfig(issuers=(issuer,)), Metrics.private())
 
 
+async def test_claims_that_must_be_there(make_world: Callable[..., World]) -> None:
+    world = make_world(required_claims=("scope", "realm.id"))
+    await world.show(world.key.token({"scope": "x", "realm": {"id": 7}}))
+    await world.refuses(world.key.token({"scope": "x", "realm": {}}))
+    await world.refuses(world.key.token())
+
+
 async def test_a_refusal_is_found_out_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.show(world.key.token())  # from here on the key set is the same
     read: list[bytes] = []
