@@ -96,6 +96,14 @@ def test_what_cannot_be_left_out(key: str) -> None:
             ["$.limits.prices.qwn3: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
         (
+            {"usage": {"redis_stream": "usage"}},
+            [
+                "$.usage.redis_stream: is in the Redis of the limits: give "
+                "`limits.store.redis` too",
+            ],
+        ),
+        ({"usage": {}}, ["$.usage: give either `file` or `redis_stream`"]),
+        (
             {"admin": {"address": "127.0.0.1:8080"}},
             [
                 "$.admin.address: is also $.listen.addresses[0]; clients must not reach the admin "

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.section import FilePath, OutputPath, Secret, Section
-from proxy.config import AccessTarget, LogConfig
+from proxy.config import AccessTarget, LogConfig, UsageConfig, UsageFile
 from proxy.serve.references import missing_references, referenced_files
 
 
@@ -79,3 +79,11 @@ def test_the_access_log_must_have_a_folder_to_be_in(tmp_path: Path) -> None:
     assert faults(tmp_path / "no" / "log") == [f"$.access: there is no folder {tmp_path / 'no'}"]
     assert faults(tmp_path) == [f"$.access: {tmp_path} is a folder"]
     assert faults(tmp_path / "log") == faults("stdout") == faults("off") == []
+
+
+def test_the_usage_file_must_have_a_folder_to_be_in(tmp_path: Path) -> None:
+    section = UsageConfig(file=UsageFile(tmp_path / "no" / "usage"))
+    assert list(missing_references(section)) == [f"$.file: there is no folder {tmp_path / 'no'}"]
+    there = UsageConfig(file=UsageFile(tmp_path / "usage"))
+    assert list(missing_references(there)) == []
+    assert list(referenced_files(there)) == []
