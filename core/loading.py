@@ -6,6 +6,7 @@ and what was expected. Values are never shown where a secret was expected.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -22,6 +23,9 @@ from core.errors import ConfigError
 from core.section import Contradictions
 
 T = TypeVar("T")
+
+_type_info = functools.cache(inspect.type_info)
+"""msgspec works it out anew at each call: 2 ms for the whole configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def convert(node: object, target: type[T], base: str) -> T:
     Raises ConfigProblems.
     """
     walk = _Walk(base)
-    value = walk.value(node, inspect.type_info(target), "$")
+    value = walk.value(node, _type_info(target), "$")
     if walk.problems:
         raise ConfigProblems(walk.problems)
     return cast(T, value)
