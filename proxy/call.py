@@ -139,15 +139,21 @@ def _wants_usage(document: dict[str, Any], stream: bool) -> bool:
 
 
 def _max_output_tokens(document: dict[str, Any]) -> int | None:
-    """`max_completion_tokens` beats `max_tokens`, as in vLLM."""
+    """`max_completion_tokens` beats `max_tokens`, as in vLLM's chats. Where both are given they
+    become the same: other routes and engines read the other one, and that is not what is charged.
+    """
+    found = None
     for name in ("max_completion_tokens", "max_tokens"):
         value = document.get(name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise _field(name, "must be a whole number of tokens")
-        return value
-    return None
+        if found is None:
+            found = value
+        else:
+            document[name] = found
+    return found
 
 
 def _choices(document: dict[str, Any]) -> int:

@@ -86,6 +86,15 @@ def test_the_bound_of_the_output(fields: dict[str, Any], most: int | None) -> No
     assert parse_call(body(**fields)).max_output_tokens == most
 
 
+def test_a_replica_reads_the_bound_that_is_charged() -> None:
+    call = parse_call(body(max_completion_tokens=3, max_tokens=7000))
+    sent = orjson.loads(call.upstream_body("m", ""))
+    assert (sent["max_completion_tokens"], sent["max_tokens"]) == (3, 3)
+    with pytest.raises(BadRequest) as caught:
+        parse_call(body(max_completion_tokens=3, max_tokens="7"))
+    assert caught.value.param == "max_tokens"
+
+
 def test_the_number_of_choices() -> None:
     assert parse_call(body()).choices == 1
     assert parse_call(body(n=None, best_of=3)).choices == 3
