@@ -46,7 +46,7 @@ class Desk:
                 self._taker = None
 
     def _reload(self, visitor: Visitor, path: str) -> None:
-        if os.path.realpath(path) == os.path.realpath(self._path):
+        if _is_same(path, self._path):
             self._want("headrace reload", visitor.channel.send)
         else:
             visitor.channel.send(
@@ -63,3 +63,10 @@ class Desk:
 
     def close(self) -> None:
         self.control.close(remove=True)
+
+
+def _is_same(path: str, ours: str) -> bool:
+    try:
+        return os.path.realpath(path) == os.path.realpath(ours)
+    except ValueError:  # no path at all: it has a NUL in it
+        return False

@@ -46,6 +46,12 @@ class Successor:
             sys.executable, arguments, os.environ, setsigmask=(), setsigdef=self._signals
         )
 
+    def call_off(self) -> None:
+        """We end: one that is only starting must not go on alone."""
+        if self.pid and not self.took_over:
+            with contextlib.suppress(ProcessLookupError):  # about to be reaped
+                os.kill(self.pid, signal.SIGTERM)
+
     def takes_over(self, pid: int, control_path: str) -> None:
         """It serves now, and answers at `control_path`."""
         self.pid = pid

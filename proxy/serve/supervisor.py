@@ -264,6 +264,7 @@ class Supervisor:
     def _stop(self, why: str, *, delay: bool = False, handed_over: bool = False) -> None:
         """Begin to drain; asked a second time, end now, and a third time, whatever happens."""
         service = self._service
+        self._successor.call_off()
         if self._stopping:
             say(f"ending now ({why})")
             self._children.tell(Drain(at_once=True))

@@ -20,6 +20,7 @@ from client import Client, chat
 from running import ROOT, Caller, Document, Identity, Process, admin, eventually
 
 from loadtest.replica import FakeReplica
+from proxy.serve.supervisor import KILL_MARGIN_S
 
 
 class Traffic:
@@ -207,6 +208,23 @@ async def test_sigusr2_does_the_same_from_within(identity: Identity, document: D
         await gone(pid)
 
 
+@pytest.mark.parametrize("delay_s", [0.1, 0.6])
+async def test_sigterm_ends_a_successor_that_is_only_starting(
+    identity: Identity, document: Document, delay_s: float
+) -> None:
+    """Else it would find nothing to replace, and go on alone."""
+    with Process(document) as gateway:
+        workers = children(gateway.pid)
+        gateway.signal(signal.SIGUSR2)
+        await asyncio.sleep(delay_s)
+        (newer,) = set(children(gateway.pid)).difference(workers)
+        gateway.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(gateway.ended) == 0
+        await gone(newer)
+        with pytest.raises(ConnectionRefusedError):
+            await Caller(gateway, identity).open()
+
+
 async def gone(pid: int) -> None:
     async def ended() -> bool:
         return not os.path.exists(f"/proc/{pid}")
@@ -324,6 +342,33 @@ async def test_pid_1_stays_until_the_last_one_ends(identity: Identity, document:
         assert await asyncio.to_thread(container.ended) == 0
         with pytest.raises(ConnectionRefusedError):
             await caller.open()
+
+
+async def test_pid_1_costs_nothing_after_its_own_grace_period(
+    identity: Identity, document: Document
+) -> None:
+    """It waits for a signal then, and for nothing that has been due for long."""
+    if not await asyncio.to_thread(can_be_alone):
+        pytest.skip("no namespace of processes can be made here")
+    container = Process({**document, "drain_s": 0})
+    container.prefix = ALONE
+    with container:
+        (first,) = children(container.pid)
+        os.kill(first, signal.SIGUSR2)
+        await said(container, "listening on", 2)
+        await said(container, "stopping (pid")
+        await asyncio.sleep(document["propagation_s"] + KILL_MARGIN_S)
+        before = cpu_ticks(first)
+        await asyncio.sleep(1)
+        assert cpu_ticks(first) - before <= 2
+        assert await headrace_reload(container) == 0
+        os.kill(first, signal.SIGTERM)
+        assert await asyncio.to_thread(container.ended) == 0
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def children(pid: int) -> list[int]:

@@ -108,3 +108,10 @@ def test_only_who_was_given_the_sockets_may_have_us_yield() -> None:
     assert house.gave_way == []
     house.says(taker, Yield(("127.0.0.1:1",)))
     assert house.gave_way == [(7, ("127.0.0.1:1",))]
+
+
+def test_what_can_be_no_path_is_another_file() -> None:
+    house, visitor = House("/etc/headrace.yaml"), somebody(7)
+    (answer,) = house.says(visitor, Reload("/etc/\0headrace.yaml"))
+    assert isinstance(answer, Rejected)
+    assert house.wanted == []

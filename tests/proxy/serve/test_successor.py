@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import signal
+
+import pytest
 
 from proxy.serve.successor import Successor
 
@@ -17,6 +20,20 @@ def test_one_that_fails_is_told_once_and_another_may_be_started() -> None:
     assert newer.reaped({60: 2}, none_left=False) == 2
     assert newer.pid == 0
     assert newer.reaped({60: 2}, none_left=True) is None
+
+
+def test_one_that_is_only_starting_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *call: killed.append(call))
+    newer = successor(50)
+    newer.call_off()
+    assert killed == []  # there is none
+    newer.pid = 60
+    newer.call_off()
+    assert killed == [(60, signal.SIGTERM)]
+    newer.takes_over(60, "/run/control.sock")
+    newer.call_off()
+    assert len(killed) == 1
 
 
 def test_nobody_but_pid_1_stays_for_it() -> None:
