@@ -24,9 +24,6 @@ from core.section import Contradictions
 
 T = TypeVar("T")
 
-_type_info = functools.cache(inspect.type_info)
-"""msgspec works it out anew at each call: 2 ms for the whole configuration."""
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -95,6 +92,12 @@ def schema(target: type) -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **msgspec.json.schema(target, schema_hook=custom),
     }
+
+
+@functools.cache
+def _type_info(target: type) -> inspect.Type:
+    """msgspec works it out anew at each call: 2 ms for the whole configuration."""
+    return inspect.type_info(target)
 
 
 class _Fault:
