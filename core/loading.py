@@ -10,7 +10,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Hashable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -76,7 +76,7 @@ def convert(node: object, target: type[T], base: str) -> T:
     Raises ConfigProblems.
     """
     walk = _Walk(base)
-    value = walk.value(node, _type_info(target), "$")
+    value = walk.value(node, _type_info(cast(Hashable, target)), "$")
     if walk.problems:
         raise ConfigProblems(walk.problems)
     return cast(T, value)
@@ -95,7 +95,7 @@ def schema(target: type) -> dict[str, Any]:
 
 
 @functools.cache
-def _type_info(target: type) -> inspect.Type:
+def _type_info(target: Hashable) -> inspect.Type:
     """msgspec works it out anew at each call: 2 ms for the whole configuration."""
     return inspect.type_info(target)
 
