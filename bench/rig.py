@@ -88,9 +88,9 @@ def start_redis(processes: Processes, folder: Path) -> None:
 
 
 def start_gateway(
-    processes: Processes, folder: Path, port: int, upstreams: tuple[int, ...]
+    processes: Processes, folder: Path, port: int, upstreams: tuple[int, ...], **changes: object
 ) -> int | None:
-    """The gateway with every feature on."""
+    """The gateway with every feature on; `changes` replace sections of its configuration."""
     issuer = {
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
@@ -126,7 +126,7 @@ def start_gateway(
         "log": {"access": str(folder / "access.log"), "level": "info"},
     }
     path = folder / "headrace.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(yaml.safe_dump(config | changes))
     command = [sys.executable, "-m", "proxy.serve", "serve", "-c", str(path)]
     process = processes.start(
         "headrace", command, lambda: accepts(port) and accepts(admin), measured=True

@@ -1,7 +1,9 @@
 """Deadlines of everything that waits, swept by one coarse timer per worker.
 
 A timer per phase and stream would cost more than the work it guards, so each object keeps the
-instant by which something must have happened, and one sweep compares. Accuracy: one tick.
+instant by which something must have happened, and one sweep compares. With more than LOOKS
+objects a sweep goes on over several ticks, as a look at one that has been idle for long costs a
+cache miss. Accuracy: one tick for each LOOKS objects.
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ from collections.abc import Callable
 from typing import Protocol
 
 NEVER = math.inf
+LOOKS = 1000
 
 _log = logging.getLogger("headrace.flow")
 
 
 class Watched(Protocol):
-    """Something with a deadline. `deadline_at` is on the event loop's clock."""
+    """Something with a deadline. `deadline_at` is on the event loop's clock, and may be moved both
+    ways at any time."""
 
     deadline_at: float
 
     def on_deadline(self, now: float) -> None:
-        """Called once per tick from `deadline_at` on until it is moved or discarded."""
+        """Called in each sweep from `deadline_at` on until it is moved or discarded."""
 
 
 class Watchdog:
@@ -32,7 +36,9 @@ class Watchdog:
 
     def __init__(self, tick_s: float = 0.1) -> None:
         self.tick_s = tick_s
-        self._watched: set[Watched] = set()
+        self._watched: list[Watched] = []
+        self._places: dict[Watched, int] = {}
+        self._next = 0  # the place at which the sweep goes on
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._on_tick: list[Callable[[float], None]] = []
@@ -51,10 +57,17 @@ class Watchdog:
             self._timer.cancel()
 
     def add(self, watched: Watched) -> None:
-        self._watched.add(watched)
+        if watched not in self._places:
+            self._places[watched] = len(self._watched)
+            self._watched.append(watched)
 
     def discard(self, watched: Watched) -> None:
-        self._watched.discard(watched)
+        place = self._places.pop(watched, None)
+        if place is not None:
+            last = self._watched.pop()
+            if last is not watched:
+                self._watched[place] = last
+                self._places[last] = place
 
     def every_tick(self, call: Callable[[float], None]) -> None:
         self._on_tick.append(call)
@@ -62,7 +75,11 @@ class Watchdog:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self.tick_s, self._tick)
         now = time.monotonic()
-        for watched in [w for w in self._watched if w.deadline_at <= now]:
+        start = self._next if self._next < len(self._watched) else 0
+        self._next = start + LOOKS
+        for watched in [w for w in self._watched[start : self._next] if w.deadline_at <= now]:
+            if watched not in self._places:
+                continue  # discarded since by another one
             try:
                 watched.on_deadline(now)
             except Exception:  # noqa: BLE001 - one that fails must not cost all others their deadlines

@@ -20,7 +20,6 @@ from running import ROOT, Process, base_config, eventually, metric
 
 from loadtest.replica import FakeReplica
 
-
 CHAT = "/v1/chat/completions"
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from proxy.flow import NEVER, Watchdog
+from proxy.flow import LOOKS, NEVER, Watchdog
 
 
 class Thing:
@@ -91,6 +91,35 @@ async def test_things_may_come_and_go_during_a_sweep() -> None:
     await ticks(watchdog)
     assert [len(leaver.due) for leaver in leavers] == [1] * 5
     assert len(watchdog) == 5
+
+
+async def test_a_great_many_are_looked_at_by_turns() -> None:
+    watchdog = Watchdog(tick_s=0)
+    things = [Thing(0.0, then=0.0) for _ in range(2 * LOOKS + 1)]
+    for thing in things:
+        watchdog.add(thing)
+    await ticks(watchdog, 2)
+    assert [len(thing.due) for thing in things] == [1] * (2 * LOOKS) + [0]
+    await ticks(watchdog, 3)
+    assert [len(thing.due) for thing in things] == [2] * (2 * LOOKS) + [1]
+
+
+async def test_of_many_those_that_leave_are_left_alone_and_the_others_are_not() -> None:
+    watchdog = Watchdog(tick_s=0)
+    things = [Thing(0.0, then=0.0) for _ in range(3 * LOOKS)]
+    for thing in things:
+        watchdog.add(thing)
+    await ticks(watchdog, 1)
+    leaving = things[::2]
+    for thing in leaving:
+        watchdog.discard(thing)
+    assert len(watchdog) == len(things) - len(leaving)
+    await ticks(watchdog, 4)
+    assert {len(thing.due) for thing in leaving} <= {0, 1}
+    assert min(len(thing.due) for thing in things[1::2]) >= 2
+    for thing in things:
+        watchdog.discard(thing)
+    assert len(watchdog) == 0
 
 
 async def test_after_close_nothing_is_swept() -> None:
