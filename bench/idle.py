@@ -7,8 +7,8 @@ stream, divided by the number of streams. That includes the connection to the up
 stream holds, and not what the kernel keeps for the sockets. Private memory of the gateway itself
 is let settle by as many short requests before as after.
 
-While all streams are open, short requests on new and on kept connections measure the time to first
-token, against the same before. At the end the upstream completes every stream, and each client
+While all streams are open, short requests on new connections measure the time to first token,
+against the same before. At the end the upstream completes every stream, and each client
 checks that its own is whole.
 
 Descriptors: each client process and each worker needs two for every stream it holds. The clients'
@@ -121,6 +121,7 @@ class Stream(asyncio.Protocol):
 
     def __init__(self, request: bytes) -> None:
         self._request = request
+        self._transport: asyncio.Transport
         self._tail = b""
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.state = "open"
@@ -129,7 +130,11 @@ class Stream(asyncio.Protocol):
         return f"<Stream {self.state}>"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).write(self._request)
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._request)
+
+    def close(self) -> None:
+        self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-400:]
@@ -186,6 +191,13 @@ class Clients:
     async def count(self) -> dict[str, object]:
         states = [stream.state for stream in self._streams]
         return {state: states.count(state) for state in ("open", "complete", "broken")}
+
+    async def close(self) -> dict[str, object]:
+        for stream in self._streams:
+            stream.close()
+        self._streams.clear()
+        await asyncio.sleep(1)
+        return {}
 
     async def _open_one(self, request: bytes) -> None:
         stream = Stream(request)
@@ -286,11 +298,13 @@ def run(processes: Processes, folder: Path, streams: int, workers: int) -> Itera
     while whole < streams and time.monotonic() < give_up_at:
         time.sleep(0.5)
         whole = sum(int(holder("count")["complete"]) for holder in holders)
+    for holder in holders:
+        holder("close")
     time.sleep(_SETTLE_S)
     yield f"still open {still}, complete at the end {whole}, of {streams}"
     yield (
         f"private memory: {before / 1024:.0f} MiB before, {after / 1024:.0f} MiB with the streams, "
-        f"{private_kib(gateway) / 1024:.0f} MiB after them ({workers} workers)"
+        f"{private_kib(gateway) / 1024:.0f} MiB when they are gone ({workers} workers)"
     )
     yield f"idle: kib_per_stream={(after - before) / streams:.1f} bar_kib={BAR_KIB:.0f}"
 
@@ -299,9 +313,9 @@ def _times(name: str, probes: dict[str, object]) -> str:
     first = sorted(cast(list[float], probes["first"]))
     whole = sorted(cast(list[float], probes["whole"]))
     return (
-        f"{name:26} first token p50 {quantile(first, 0.5):6.2f} ms, p99 {quantile(first, 0.99):6.2f}"
-        f" ms; with connection and handshake p50 {quantile(whole, 0.5):6.2f} ms, "
-        f"p99 {quantile(whole, 0.99):6.2f} ms"
+        f"{name:26} first token p50 {quantile(first, 0.5):6.2f} ms, "
+        f"p99 {quantile(first, 0.99):6.2f} ms; with connection and handshake "
+        f"p50 {quantile(whole, 0.5):6.2f} ms, p99 {quantile(whole, 0.99):6.2f} ms"
     )
 
 

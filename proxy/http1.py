@@ -63,10 +63,7 @@ class Http1Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         self.send = transport.write
         transport.set_write_buffer_limits(high=65_536)
-        if not self._listener.opened(self, self._peer):
-            self._closing = True
-            transport.abort()
-            return
+        self._listener.opened(self, self._peer)
         self._idle_at = self._listener.now()
         self.deadline_at = self._idle_at + self._listener.timeouts.head_s
 

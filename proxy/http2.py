@@ -73,9 +73,7 @@ class Http2Connection(asyncio.Protocol):
         # A cast: uvloop's transports are no subclass of asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=65_536)
-        if not self._listener.opened(self, self._peer):
-            self._abort()
-            return
+        self._listener.opened(self, self._peer)
         self.deadline_at = self._life.next_at()
         self._flush()
 

@@ -64,6 +64,7 @@ class Listener:
         self.date = b""
         self.refused = on_refused
         self.admission = admission
+        self.left = 0  # connections so far that are over
         self._handler = handler
         self._most_connections = most_connections
         self._watchdog = watchdog
@@ -251,16 +252,16 @@ class Listener:
 
     # --- called by connections
 
-    def opened(self, connection: ClientConnection, peer: str) -> bool:
-        """Count a connection in; False: it must be closed."""
+    def opened(self, connection: ClientConnection, peer: str) -> None:
+        """Count a connection in, to be counted out by `closed`."""
         self._connections[connection] = None
         self._per_address[peer] += 1
         self._watchdog.add(connection)
         self._count()
-        return True
 
     def closed(self, connection: ClientConnection, peer: str) -> None:
         self._connections.pop(connection, None)
+        self.left += 1
         self._watchdog.discard(connection)
         self._leave(peer)
         self._count()

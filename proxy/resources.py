@@ -7,6 +7,7 @@ others on the host are not ours to shed for.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pathlib import Path
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED_BYTES = 1 << 60  # version 1 says "no limit" with a number close to 2**63
 _GROUP = Path("/sys/fs/cgroup")
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class MemoryGroup:
@@ -105,6 +107,18 @@ class Resources:
             return group.used_bytes() / limit
         except (OSError, ValueError):
             return 0.0
+
+
+def give_back_memory() -> None:
+    """Return what is free inside the heap to the system (glibc alone can do that).
+
+    The event loop gives each TLS connection a read buffer of 256 KiB, of which it touches a few
+    pages. Where others have been before, all pages of it are there: without this call 10,000 idle
+    streams took 48 KiB each at first, and 80 when they had been closed and opened twice. To keep
+    such buffers out of the heap (M_MMAP_THRESHOLD) would cost large requests half of their speed.
+    """
+    if _trim is not None:
+        _trim(0)
 
 
 def own_resident_bytes() -> int:

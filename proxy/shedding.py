@@ -13,12 +13,14 @@ from proxy.config import LagConfig, OverloadConfig, SharesConfig
 from proxy.flow import Watchdog
 from proxy.listener import Listener
 from proxy.overload import Gauge, Lag, Level, State, decide
-from proxy.resources import Resources, own_resident_bytes
+from proxy.resources import Resources, give_back_memory, own_resident_bytes
 
 LOOK_S = 0.5
 """How often descriptors and memory are looked at."""
 _IDLE_CLOSED = 128
 """So many idle connections are closed at each look while there is too little room."""
+_LEFT = 500
+"""After so many connections are over the memory that they left is given back."""
 _NEVER = math.inf
 
 _log = logging.getLogger("headrace.overload")
@@ -48,6 +50,7 @@ class Shedding:
         self._tick_s = watchdog.tick_s
         self._ticked_at = 0.0
         self._looked_at = -_NEVER
+        self._left = 0
         levels = metrics.gauge(
             "headrace_overloaded_workers", "Workers that shed at least so much", ("level",)
         )
@@ -83,6 +86,9 @@ class Shedding:
             self._change(state)
         if not self._admission.keep_alive:
             self._listener.shut_idle(_IDLE_CLOSED)
+        if self._listener.left - self._left >= _LEFT:
+            self._left = self._listener.left
+            give_back_memory()
 
     def _gauges(self) -> list[Gauge]:
         settings, resources = self.settings, self._resources

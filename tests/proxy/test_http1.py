@@ -451,15 +451,6 @@ def test_nobody_waits_for_long_while_draining() -> None:
     assert edge.transport.closed
 
 
-def test_a_connection_too_many_is_closed_at_once() -> None:
-    edge = Edge(full=True)
-    assert edge.transport.aborted
-    edge.connection.data_received(GET)
-    edge.lose()
-    assert edge.requests == []
-    assert edge.listener.open == 0
-
-
 # --- clients that leave
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from proxy.resources import MemoryGroup, Resources, find_memory_group, own_resident_bytes
+from proxy.resources import (
+    MemoryGroup,
+    Resources,
+    find_memory_group,
+    give_back_memory,
+    own_resident_bytes,
+)
 
 
 def group_v2(folder: Path, limit: str, used: int, cache: int) -> None:
@@ -68,3 +74,11 @@ def test_this_process() -> None:
     assert resources.descriptors() == before
     assert 0 <= resources.memory() < 1
     assert own_resident_bytes() > 1_000_000
+
+
+def test_memory_is_given_back_or_nothing_happens() -> None:
+    kept = [bytearray(100_000) for _ in range(500)]
+    del kept[::2]
+    before = own_resident_bytes()
+    give_back_memory()
+    assert own_resident_bytes() <= before

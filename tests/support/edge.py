@@ -79,7 +79,6 @@ class FakeListener:
         self.admission = Admission(limits, Metrics.private())
         self.keep_alive = True
         self.tls: Any = None
-        self.full = False
         self.date = b"date: Mon, 30 Nov 2026 12:00:00 GMT\r\n"
         self.loop = FakeLoop()
         self.clock = 100.0
@@ -90,9 +89,8 @@ class FakeListener:
     def now(self) -> float:
         return self.clock
 
-    def opened(self, connection: Http1Connection, peer: str) -> bool:
+    def opened(self, connection: Http1Connection, peer: str) -> None:
         self.open += 1
-        return not self.full
 
     def closed(self, connection: Http1Connection, peer: str) -> None:
         self.open -= 1
@@ -117,11 +115,9 @@ class Edge:
         *,
         timeouts: ListenTimeouts | None = None,
         limits: ListenLimits | None = None,
-        full: bool = False,
         peer: str = "192.0.2.1",
     ) -> None:
         self.listener = FakeListener(timeouts or ListenTimeouts(), limits or ListenLimits())
-        self.listener.full = full
         self.connection = Http1Connection(cast(Listener, self.listener), peer)
         self.transport = FakeTransport()
         self.answered = 0
