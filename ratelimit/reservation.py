@@ -81,22 +81,25 @@ class Reservation:
         then, so that they are charged while the stream goes on."""
         self._output = output
 
-    def report(self, now: float, renew_s: float) -> None:
-        """Tell the store what is used so far, or every `renew_s` at least that it goes on."""
+    def report(self, now: float, renew_s: float) -> bool:
+        """Tell the store what is used so far, or about every `renew_s` that it goes on. Whether
+        more was used than at the last time."""
         charge, store = self._charge, self._store
         if charge is None or store is None:
-            return
+            return False
         output = self._output() if self._output is not None else 0
-        if output > self._reported:
+        grew = output > self._reported
+        if grew:
             self._reported = output
             used = charge.plan.amounts(self._prompt_tokens, 0, output)
         elif now - self._reported_at >= renew_s:
             used = charge.used
         else:
-            return
+            return False
         self._reported_at = now
         store.progress(charge, used)
         charge.used = used
+        return grew
 
     def settle(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
         """The request ran and used so many tokens. `cached_tokens` are a part of the prompt.

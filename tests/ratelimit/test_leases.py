@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from charges import TOKENS, charge_of, plan_of
 
-from ratelimit.leases import REPORT_S, Leases
+from ratelimit.leases import QUIET_S, REPORT_S, Leases
 from ratelimit.memory_store import MemoryStore
 from ratelimit.plan import Amounts
 from ratelimit.reservation import Reservation
@@ -64,3 +64,36 @@ def test_a_short_lease_is_renewed_sooner() -> None:
         now.at += 0.5
         leases.report()
     assert store.told == 3
+
+
+async def test_who_has_nothing_new_is_asked_less_often_until_it_has() -> None:
+    now, store = Now(), Listening()
+    leases = Leases(store, 300.0, now)
+    charge = charge_of(plan_of(TOKENS))
+    await store.reserve(charge)
+    reservation = leases.hold(Reservation(1, 1), store, charge)
+    relayed, asked = 1, 0
+
+    def output() -> int:
+        nonlocal asked
+        asked += 1
+        return relayed
+
+    async def seconds(count: int) -> int:
+        before = asked
+        for _ in range(count * 4):
+            now.at += 0.25
+            leases.report()
+        return asked - before
+
+    reservation.follow(output)
+    assert await seconds(1) == 1
+    assert store.told == 1
+    assert await seconds(30) <= 30 / QUIET_S + 1
+    assert store.told == 1
+    relayed = 2
+    assert await seconds(int(QUIET_S)) >= 1
+    assert store.told == 2
+    assert len(leases) == 1
+    reservation.settle(1, 0, 2)
+    assert len(leases) == 0
