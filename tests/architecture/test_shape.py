@@ -49,6 +49,7 @@ PERFORMS = {
     "proxy.negotiated",
     "proxy.pipeline",
     "proxy.relay",
+    "proxy.resources",
     "proxy.sockets",
     "proxy.ticket_ring",
     "proxy.turns",
