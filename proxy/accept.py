@@ -129,6 +129,7 @@ class Acceptor:
             _log.error("cannot accept connections any more: %s", error)
             self._loop.remove_reader(sock)
             del self._listening[sock]
+            self._update()
         elif error.errno in _NO_ROOM:
             self._failed_at = self._now()
             if not self._failing:

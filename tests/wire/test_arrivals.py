@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from client import Client, ask, chat
+from http2_client import CHAT, Http2Client
+from http2_frames import PREFACE, settings
 from running import Identity, InProcess, eventually
 
 from loadtest.replica import FakeReplica
@@ -97,6 +99,23 @@ async def test_a_proxy_header_says_whose_connection_it_is(
             client.close()
     peers = [record["peer"] for record in records(tmp_path)]
     assert peers == ["192.0.2.1", "192.0.2.1", "2001:db8::", "127.0.0.1"]
+
+
+async def test_a_proxy_header_and_http2(identity: Identity, tmp_path: Path) -> None:
+    options = {"proxy_protocol": "required", "trusted_proxies": ["127.0.0.0/8", "192.0.2.0/24"]}
+    context = identity.client_context()
+    context.set_alpn_protocols(["h2"])
+    forwarded = [*CHAT, (b"x-forwarded-for", b"1.1.1.1, 198.51.100.4")]
+    async with serving(identity, tmp_path, **options) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(IPV4)
+        await writer.start_tls(context, server_hostname="localhost")
+        client = Http2Client(reader, writer)
+        client.send(PREFACE, settings())
+        for headers in (CHAT, forwarded):
+            assert (await client.answer(client.ask(chat(max_tokens=2), headers))).complete
+        client.close()
+    assert [record["peer"] for record in records(tmp_path)] == ["192.0.2.1", "198.51.100.4"]
 
 
 async def test_a_header_and_a_request_in_one_packet(tmp_path: Path) -> None:
