@@ -1,4 +1,4 @@
-"""`python -m loadtest COMMAND`: load-test parts that stand on their own."""
+"""`headrace-loadtest COMMAND`, or `python -m loadtest COMMAND`: load tests of any LLM server."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from loadtest import replica_command
+from loadtest import replica_command, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
+    parser = argparse.ArgumentParser(prog="headrace-loadtest", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run_command.add_to(commands)
     replica_command.add_to(commands)
     namespace = parser.parse_args(arguments)
     status: int = namespace.run(namespace)

@@ -1,0 +1,264 @@
+"""`headrace-loadtest run`: one scenario against one URL. Performs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import secrets
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from loadtest import machine, result, table
+from loadtest.lanes import Target, client_context, parse_target
+from loadtest.minting import KeyFileError, Mint
+from loadtest.record import Samples
+from loadtest.runner import HeadersOf, Runner
+from loadtest.scenario import (
+    Burst,
+    Closed,
+    Model,
+    Ramp,
+    Scenario,
+    ScenarioError,
+    load_scenario,
+    shipped,
+)
+from loadtest.summary import summarize
+
+INVALID = 1
+CANNOT = 2
+INTERRUPTED = 130
+
+_SECRET = ("authorization", "api-key", "x-api-key", "cookie")
+
+
+class CannotRun(Exception):
+    """One sentence: what is wrong with the command."""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="run a scenario against a URL",
+        description="Run a scenario against a URL. Exit status: 0 the figures are valid, 1 they "
+        "are not, 2 it could not run, 130 interrupted.",
+    )
+    parser.add_argument("scenario", help=f"a YAML file, or one of: {', '.join(shipped())}")
+    add_target_flags(parser)
+    parser.add_argument("--rate", type=float, help="sessions per second, instead of the scenario's")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write result.json there")
+    parser.set_defaults(run=run)
+
+
+def add_target_flags(parser: argparse.ArgumentParser) -> None:
+    """What is tested, how it is reached, and what changes the scenario."""
+    parser.add_argument("--url", required=True, help="such as https://localhost:8443")
+    parser.add_argument("--duration", type=float, metavar="S", help="seconds that are measured")
+    parser.add_argument("--warm-up", type=float, metavar="S", help="seconds before them")
+    parser.add_argument("--model", help="instead of the scenario's models")
+    parser.add_argument("--seed", type=int, help="repeats a run's schedule (default: any)")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="of every request"
+    )
+    parser.add_argument("--ca", metavar="FILE", help="trust these certificates alone (PEM)")
+    parser.add_argument("--insecure", action="store_true", help="trust any certificate")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    tokens = parser.add_argument_group("tokens (JWT), minted before the run")
+    tokens.add_argument("--token-key", type=Path, metavar="FILE", help="private key, PEM")
+    tokens.add_argument("--token-kid", metavar="ID", help="the key's id")
+    tokens.add_argument("--token-claim", action="append", default=[], metavar="NAME=VALUE")
+    tokens.add_argument("--token-users", type=int, default=1, metavar="N", help="subjects")
+    tokens.add_argument("--token-lifetime", type=int, default=3600, metavar="S")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        scenario = changed(load_scenario(arguments.scenario), arguments)
+        if arguments.rate is not None:
+            scenario = at_rate(scenario, arguments.rate)
+        if arguments.out:
+            arguments.out.mkdir(parents=True, exist_ok=True)
+        found = measure(scenario, arguments)
+    except (CannotRun, ScenarioError, OSError) as error:
+        print(f"headrace-loadtest: {error}", file=sys.stderr)
+        return CANNOT
+    print(table.render(found))
+    if arguments.out:
+        write(found, arguments.out)
+    if found.interrupted:
+        return INTERRUPTED
+    return 0 if found.verdict.valid else INVALID
+
+
+def write(found: result.Result, folder: Path) -> None:
+    path = folder / "result.json"
+    path.write_bytes(result.encode(found))
+    print(f"written: {path}")
+
+
+def changed(scenario: Scenario, arguments: argparse.Namespace) -> Scenario:
+    """The scenario with what the command says instead. CannotRun."""
+    changes: dict[str, Any] = {"headers": {**scenario.headers, **_headers(arguments.header)}}
+    if arguments.duration is not None:
+        if arguments.duration <= 0:
+            raise CannotRun("--duration: give seconds above 0")
+        changes["duration_s"] = arguments.duration
+    if arguments.warm_up is not None:
+        changes["warm_up_s"] = max(0.0, arguments.warm_up)
+    if arguments.model:
+        changes["models"] = [Model(name=arguments.model)]
+    return msgspec.structs.replace(scenario, **changes)
+
+
+def at_rate(scenario: Scenario, rate: float) -> Scenario:
+    """The same arrivals at another rate. CannotRun where that has no one meaning."""
+    arrivals = scenario.arrivals
+    if isinstance(arrivals, Closed | Ramp | Burst):
+        kind = type(arrivals).__name__.lower()
+        raise CannotRun(f"--rate: the arrivals of this scenario are of kind {kind}")
+    if rate <= 0:
+        raise CannotRun("--rate: give a number above 0")
+    replaced = msgspec.structs.replace(arrivals, rate=rate)
+    return msgspec.structs.replace(scenario, arrivals=replaced)
+
+
+def _headers(given: list[str]) -> dict[str, str]:
+    headers = {}
+    for line in given:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip() or "\n" in line or "\r" in line:
+            raise CannotRun(f"--header: {line!r} is not 'NAME: VALUE'")
+        headers[name.strip().lower()] = value.strip()
+    return headers
+
+
+def measure(scenario: Scenario, arguments: argparse.Namespace) -> result.Result:
+    """Run it. CannotRun; OSError when a file cannot be read."""
+    seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
+    target = _target(scenario, arguments)
+    headers_of = _headers_of(arguments)
+    about = _about(scenario, arguments, seed)
+    runner = Runner(scenario, seed, target, headers_of)
+    show = not arguments.quiet and sys.stderr.isatty()
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection of garbage would be a lag of the client's own
+    try:
+        samples = uvloop.run(_until_interrupted(runner, scenario.total_s if show else 0.0))
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    return summarize(scenario, seed, samples, about)
+
+
+async def _until_interrupted(runner: Runner, progress_s: float) -> Samples:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, runner.stop)
+    stop_showing = _show(runner, progress_s) if progress_s else None
+    samples = await runner.run()
+    if stop_showing is not None:
+        stop_showing()
+    return samples
+
+
+def _show(runner: Runner, total_s: float) -> Callable[[], None]:
+    """One line on stderr, twice a second."""
+    loop = asyncio.get_running_loop()
+    began = time.monotonic()
+    handle: list[asyncio.TimerHandle] = []
+
+    def line() -> None:
+        passed = time.monotonic() - began
+        filled = min(30, int(30 * passed / total_s))
+        print(
+            f"\r[{'#' * filled}{'.' * (30 - filled)}] {passed:.0f}/{total_s:.0f} s  "
+            f"{len(runner.samples.records)} begun, {runner.live} running   ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+        handle[:] = [loop.call_later(0.5, line)]
+
+    def stop() -> None:
+        handle[0].cancel()
+        print(f"\r{'':78}\r", end="", file=sys.stderr, flush=True)
+
+    line()
+    return stop
+
+
+def _target(scenario: Scenario, arguments: argparse.Namespace) -> Target:
+    tls = None
+    if arguments.url.startswith("https:"):
+        resume = scenario.connections.resume
+        tls = client_context(resume=resume, ca_file=arguments.ca, insecure=arguments.insecure)
+    try:
+        return parse_target(arguments.url, tls)
+    except ValueError as error:
+        raise CannotRun(f"--url: {error}") from error
+
+
+def _headers_of(arguments: argparse.Namespace) -> HeadersOf:
+    if arguments.token_key is None:
+        return lambda session: {}
+    claims: dict[str, Any] = {}
+    for text in arguments.token_claim:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CannotRun(f"--token-claim: {text!r} is not NAME=VALUE")
+        claims[name] = _json_or_text(value)
+    try:
+        mint = Mint(arguments.token_key.read_bytes(), arguments.token_kid, claims)
+    except KeyFileError as error:
+        raise CannotRun(f"--token-key: {arguments.token_key}: {error}") from error
+    now, users = int(time.time()), max(1, arguments.token_users)
+    tokens = [
+        {"authorization": f"Bearer {mint.token(f'user-{n}', now, arguments.token_lifetime)}"}
+        for n in range(users)
+    ]
+    return lambda session: tokens[session % users]
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+def _about(scenario: Scenario, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Everything that a repetition needs; no secrets."""
+    described = msgspec.to_builtins(scenario)
+    described["headers"] = {
+        name: "(left out)" if name.lower() in _SECRET else value
+        for name, value in scenario.headers.items()
+    }
+    return {
+        "scenario": described,
+        "seed": seed,
+        "url": arguments.url,
+        "command": _without_secrets(sys.argv),
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine.machine(),
+        "versions": machine.versions(),
+    }
+
+
+def _without_secrets(words: list[str]) -> str:
+    kept = []
+    for word in words:
+        name, colon, _ = word.removeprefix("--header=").partition(":")
+        hidden = colon and name.strip().lower() in _SECRET
+        kept.append(f"{word.partition(':')[0]}: (left out)" if hidden else word)
+    return shlex.join(kept)
