@@ -43,6 +43,9 @@ class Admission:
     def hold(self, size: int) -> None:
         """So many more bytes are in memory (fewer: negative)."""
         self.buffered += size
+
+    def publish(self) -> None:
+        """Show the figures that change with every request, now and then."""
         self._bytes.set(self.buffered)
 
     def check_request(self) -> None:

@@ -281,8 +281,7 @@ class Listener:
         admission = self.admission
         held = len(request.body)
         admission.in_flight += 1
-        admission.hold(held)
-        self._load.set_exchanges(admission.in_flight)
+        admission.buffered += held
         task = spawn(self._handler(exchange), "exchange", watch=False)
         task.add_done_callback(partial(self._ended, held))
         return task
@@ -290,15 +289,16 @@ class Listener:
     def _ended(self, held: int, task: asyncio.Task[None]) -> None:
         admission = self.admission
         admission.in_flight -= 1
-        admission.hold(-held)
-        self._load.set_exchanges(admission.in_flight)
+        admission.buffered -= held
         if self.draining:
             self._count()
 
     # --- every tick
 
     def _tick(self, now: float) -> None:
+        self._load.set_exchanges(self.admission.in_flight)
         self._load.beat(now)
+        self.admission.publish()
         self._update_date(now)
         if len(self._arrivals) >= self.limits.max_handshakes:
             self._arrivals.hurry(now)

@@ -46,9 +46,11 @@ def test_bodies_beyond_the_limit_are_refused() -> None:
     made.hold(1)
     with pytest.raises(Unavailable):
         made.check_body()
+    made.publish()
     assert metrics.value("headrace_buffered_bytes") == 100_001
     made.hold(-100_001)
     made.check_body()
+    made.publish()
     assert metrics.value("headrace_buffered_bytes") == 0
     assert metrics.value("headrace_requests_shed_total", "buffered") == 1
 
