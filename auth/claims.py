@@ -14,6 +14,7 @@ from core.principal import Principal, Quota
 MAX_NAMES = 1024
 MAX_LIMITS = 32
 MAX_LIMIT = 1_000_000_000
+MAX_PRIORITY = 1000
 
 _split_names = re.compile(r"[\s,]+").split
 _NOT_THERE = object()
@@ -34,6 +35,7 @@ def principal_of(claims: dict[str, Any], mapping: ClaimsConfig) -> Principal:
         organisation=_optional(claims, mapping.organisation),
         groups=_list(claims, mapping.groups) or frozenset(),
         limits=_limits(claims, mapping.limits),
+        priority=_priority(claims, mapping.priority),
     )
 
 
@@ -90,6 +92,15 @@ def _list(claims: dict[str, Any], path: str | None) -> frozenset[str] | None:
     if not all(isinstance(name, str) and len(name) <= MAX_NAME_CHARS for name in names):
         raise TokenRefused(f"{path} is not a list of names")
     return frozenset(name for name in names if name)
+
+
+def _priority(claims: dict[str, Any], path: str | None) -> int:
+    value = _NOT_THERE if path is None else _look_up(claims, path)
+    if value is _NOT_THERE or value is None:
+        return 0
+    if type(value) is int and -MAX_PRIORITY <= value <= MAX_PRIORITY:
+        return value
+    raise TokenRefused(f"{path} is not a priority from -{MAX_PRIORITY} to {MAX_PRIORITY}")
 
 
 def _limits(claims: dict[str, Any], path: str | None) -> tuple[tuple[str, Quota], ...]:

@@ -70,7 +70,8 @@ class ClaimsConfig(Section):
     A name is looked up as it stands and then as a dotted path (`realm.org`). `tenant` must be
     there, or else `tenant_fallback`. `tenant_prefix` keeps tenants of different issuers apart.
     A token without the `models` claim may use all models, or none (`models_when_absent`). `limits`
-    is an object of own figures, by the names of rules: a number, or `{limit, burst}`.
+    is an object of own figures, by the names of rules: a number, or `{limit, burst}`. `priority` is
+    a whole number from -1000 to 1000, of which the lowest comes first; without the claim it is 0.
     """
 
     tenant: str = "sub"
@@ -83,6 +84,7 @@ class ClaimsConfig(Section):
     models: str | None = None
     models_when_absent: Literal["all", "none"] = "all"
     limits: str | None = None
+    priority: str | None = None
 
     def __post_init__(self) -> None:
         names = (
@@ -94,6 +96,7 @@ class ClaimsConfig(Section):
             "groups",
             "models",
             "limits",
+            "priority",
         )
         _raise(
             [

@@ -22,7 +22,8 @@ class Principal:
     selects limits, `models` are the allowed model names (None: all). `organisation` is what
     several tenants may belong to, `key` the credential where it has a name of its own. `limits`
     are pairs of a rule's name and what holds for this caller instead. `groups` are what rules of
-    access may ask for.
+    access may ask for. `priority`: of its requests among those that wait at a replica, the lowest
+    first.
     """
 
     tenant: str
@@ -33,6 +34,7 @@ class Principal:
     key: str = ""
     limits: tuple[tuple[str, Quota], ...] = ()
     groups: frozenset[str] = frozenset()
+    priority: int = 0
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models

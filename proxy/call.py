@@ -7,6 +7,7 @@ gateway and the replica can never read two different requests (duplicate keys, f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,15 +15,19 @@ import orjson
 
 from core.errors import BadRequest
 
-_NOT_FORWARDED = {
+# What no configuration can let through, and what one can.
+NEVER_FORWARDED = {
     "chat_template": "templates come from the operator only",
-    "kv_transfer_params": "it steers the engine's internals",
     "cache_salt": "the gateway isolates caches by tenant",
-    "priority": "the gateway decides about priority",
     "prompt_embeds": "it steers the engine's internals",
+}
+NOT_FORWARDED = {
+    "kv_transfer_params": "it steers the engine's internals",
+    "priority": "the gateway decides about priority",
     "vllm_xargs": "it steers the engine's internals",
 }
-_LOOKED_AT = frozenset(_NOT_FORWARDED) | {"chat_template_kwargs"}
+REFUSED = {**NEVER_FORWARDED, **NOT_FORWARDED}
+_LOOKED_AT = frozenset(REFUSED) | {"chat_template_kwargs"}
 _TEMPLATE_ARGUMENTS_REFUSED = ("chat_template", "tokenize", "messages", "tools")
 _MAX_CHOICES = 128
 _USAGE = {"include_usage": True}
@@ -41,20 +46,24 @@ class Call(msgspec.Struct, frozen=True):
     max_output_tokens: int | None
     choices: int
 
-    def upstream_body(self, model: str, cache_salt: str) -> bytes:
-        """The body for a replica that serves `model`, usage reporting switched on."""
+    def upstream_body(self, model: str, cache_salt: str, priority: int = 0) -> bytes:
+        """The body for a replica that serves `model`, usage reporting switched on. `priority` 0:
+        as the engine does by default."""
         document = self.document
         document["model"] = model
         if cache_salt:
             document["cache_salt"] = cache_salt
+        if priority:
+            document["priority"] = priority
         if self.stream and not self.wants_usage:
             options = document.get("stream_options")
             document["stream_options"] = {**options, **_USAGE} if options else _USAGE
         return orjson.dumps(document)
 
 
-def parse_call(body: bytes) -> Call:
-    """Understand the body of a completion request. Raises BadRequest naming the field."""
+def parse_call(body: bytes, refused: Mapping[str, str] = REFUSED) -> Call:
+    """Understand the body of a completion request. Raises BadRequest naming the field. `refused`
+    are the fields of REFUSED that no rule lets through."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -67,7 +76,8 @@ def parse_call(body: bytes) -> Call:
     if not isinstance(model, str) or not model:
         raise _field("model", "must be the name of a model")
     if not _LOOKED_AT.isdisjoint(document):
-        _refuse_dangerous(document)
+        refuse_fields(document, refused)
+        _check_template_arguments(document)
     stream = document.get("stream")
     if stream is not True:
         stream = _boolean(document, "stream")
@@ -104,10 +114,15 @@ def _refuse_deep(document: dict[str, Any]) -> None:
         raise BadRequest("The body is nested too deeply.", code="invalid_json") from None
 
 
-def _refuse_dangerous(document: dict[str, Any]) -> None:
-    for name, reason in _NOT_FORWARDED.items():
+def refuse_fields(document: dict[str, Any], refused: Mapping[str, str]) -> None:
+    """Raises BadRequest for the first field of `refused`, pairs of a name and the reason. Where its
+    value is null, it is taken out."""
+    for name, reason in refused.items():
         if document.pop(name, None) is not None:
             raise _field(name, f"is not accepted here: {reason}")
+
+
+def _check_template_arguments(document: dict[str, Any]) -> None:
     arguments = document.get("chat_template_kwargs")
     if arguments is None:
         return

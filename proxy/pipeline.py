@@ -7,13 +7,11 @@ record. Whatever is borrowed on the way is given back in one place, on every way
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 from core.clock import Clock
@@ -30,7 +28,8 @@ from core.principal import Principal
 from core.prompt import Prompt
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.answers import answer_error, answer_json
-from proxy.call import Call, parse_call
+from proxy.body_rules import BodyRule, BodyRules
+from proxy.call import REFUSED, Call, parse_call
 from proxy.catalog import Catalog
 from proxy.cors import Cors
 from proxy.dispatch import Delivery, Dispatcher
@@ -102,8 +101,8 @@ class Limiter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that the pipeline works with. `cache_secret` empty: caches are shared. `turns`
-    are the worker's."""
+    """Everything that the pipeline works with. `salt_of`: the caller's `cache_salt`. `prioritized`:
+    models whose replicas are told the callers' priority. `turns` are the worker's."""
 
     authenticator: Authenticator
     catalog: Catalog
@@ -114,8 +113,10 @@ class Services:
     admission: Admission
     cors: Cors
     health_path: str | None
-    cache_secret: str
+    salt_of: Callable[[Principal], str]
     clock: Clock
+    body_rules: BodyRules | None = None
+    prioritized: frozenset[str] = frozenset()
     turns: Turns = field(default_factory=Turns)
 
 
@@ -129,15 +130,7 @@ class Pipeline:
         self._turns = services.turns
         self.in_flight = 0
         self.on_quiet: Callable[[], None] | None = None
-        secret = services.cache_secret.encode("utf-8")
-
-        @lru_cache(maxsize=4096)
-        def salt(tenant: str) -> str:
-            if not secret:
-                return ""
-            return hmac.new(secret, tenant.encode("utf-8"), hashlib.sha256).hexdigest()[:32]
-
-        self._salt = salt
+        self._refused = REFUSED if services.body_rules is None else services.body_rules.refused
 
     def __repr__(self) -> str:
         return f"<Pipeline {self._services.catalog!r}>"
@@ -203,10 +196,14 @@ class Pipeline:
         large = len(exchange.request.body) >= LARGE_BYTES
         if large:
             await self._turns.wait()
-        call = parse_call(exchange.request.body)
+        call = parse_call(exchange.request.body, self._refused)
         record.stream = call.stream
         model = record.model = services.catalog.resolve(call.model, principal, record.route or "")
-        salt = self._salt(principal.tenant)
+        rule = None
+        if services.body_rules is not None:
+            rule = services.body_rules.of(model, exchange.request.path)
+            rule.check(call)
+        salt = services.salt_of(principal)
 
         record.phase = "tokenize"
         started_at = now()
@@ -216,7 +213,10 @@ class Pipeline:
         tokenized_at = now()
         record.tokenize_ms = milliseconds(tokenized_at - started_at)
         record.prompt_tokens = prompt.length
-        delivery = self._delivery(exchange, call, prompt, salt)
+        priority = principal.priority
+        if priority and model not in services.prioritized:
+            priority = 0
+        delivery = self._delivery(exchange, call, prompt, rule, salt, priority=priority)
 
         record.phase = "reserve"
         reservation = await services.limiter.reserve(
@@ -250,15 +250,24 @@ class Pipeline:
                         model, prompt_tokens, cached_tokens, output_tokens
                     )
 
-    def _delivery(self, exchange: Exchange, call: Call, prompt: Prompt, salt: str) -> Delivery:
+    def _delivery(
+        self,
+        exchange: Exchange,
+        call: Call,
+        prompt: Prompt,
+        rule: BodyRule | None,
+        salt: str,
+        *,
+        priority: int,
+    ) -> Delivery:
         chat = exchange.request.path == CHAT
-        max_output = call.max_output_tokens
+        max_output = call.max_output_tokens if rule is None else rule.bound_output(call, prompt)
         if max_output is not None:
             max_output *= call.choices
         return Delivery(
             path=_CHAT_PATH if chat else _COMPLETIONS_PATH,
             headers=upstream_headers(exchange.request, exchange.id),
-            body=call.upstream_body(prompt.model, salt),
+            body=call.upstream_body(prompt.model, salt, priority),
             prompt=prompt,
             max_output_tokens=max_output,
             stream=call.stream,

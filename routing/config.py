@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from core.section import FilePath, Secret, Section
+from core.section import Contradictions, FilePath, Secret, Section
 
 Policy = Literal["prefix_affinity", "least_load", "round_robin"]
 Engine = Literal["auto", "jinja2", "minijinja"]
 ContentFormat = Literal["auto", "string", "openai"]
+ShareCache = Literal["tenant", "organisation"] | tuple[tuple[str, ...], ...]
 
 
 class ModelConfig(Section):
@@ -18,7 +19,8 @@ class ModelConfig(Section):
     a `tokenizer_config.json` that holds one. `chat_template_kwargs` lists the variables that a
     request may set (None: every variable the template reads). `multimodal` admits content parts
     that are not text. `max_prompt_bytes` bounds the work that one prompt can make: a megabyte
-    without a space takes half a second to encode.
+    without a space takes half a second to encode. `takes_priority`: its replicas schedule by
+    priority (vLLM's `--scheduling-policy priority`), and are told the callers'.
     """
 
     name: str
@@ -33,6 +35,7 @@ class ModelConfig(Section):
     max_prompt_bytes: int = 4 * 1024 * 1024
     chat_template_kwargs: tuple[str, ...] | None = None
     multimodal: bool = False
+    takes_priority: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -82,6 +85,7 @@ class RoutingConfig(Section):
     attention_knee_tokens: int = 60_000
     slow_start_s: float = 30.0
     secret: Secret | None = None
+    share_cache: ShareCache = "tenant"
     priors: Priors = Priors()
 
     def __post_init__(self) -> None:
@@ -95,3 +99,23 @@ class RoutingConfig(Section):
             raise ValueError("`index_entries` and `default_kv_tokens` must hold at least one block")
         if self.attention_knee_tokens < 1 or self.slow_start_s < 0:
             raise ValueError("`attention_knee_tokens` must be above 0, `slow_start_s` not below 0")
+        if faults := _sharing_faults(self.share_cache, self.secret):
+            raise Contradictions(faults)
+
+
+def _sharing_faults(share: ShareCache, secret: Secret | None) -> list[tuple[str, str]]:
+    if share == "tenant":
+        return []
+    faults = []
+    if secret is None:
+        sentence = "needs `secret`: without it there is no `cache_salt`, and all share"
+        faults.append((".share_cache", sentence))
+    owners: dict[str, int] = {}
+    for number, group in enumerate(share if isinstance(share, tuple) else ()):
+        if not group or "" in group:
+            faults.append((f".share_cache[{number}]", "expected names of tenants, none empty"))
+        for tenant in group:
+            if owners.setdefault(tenant, number) != number:
+                sentence = f"`{tenant}` is in another group already; a tenant has one"
+                faults.append((f".share_cache[{number}]", sentence))
+    return faults

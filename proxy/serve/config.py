@@ -25,6 +25,7 @@ from proxy.config import (
     LogConfig,
     UsageConfig,
 )
+from proxy.request_config import RequestsConfig
 from proxy.serve.references import missing_references
 from proxy.tls_config import TlsConfig
 from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig
@@ -76,6 +77,7 @@ class Config(Section):
     reload: ReloadConfig = ReloadConfig()
     run_dir: OutputPath | None = None
     limits: LimitsConfig | None = None
+    requests: RequestsConfig = RequestsConfig()
     routing: RoutingConfig = RoutingConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     usage: UsageConfig | None = None
@@ -88,6 +90,7 @@ class Config(Section):
             *_replica_faults(self),
             *_limit_faults(self),
             *_access_faults(self),
+            *_request_faults(self),
             *_address_clashes(self),
             *_usage_faults(self),
         ]
@@ -131,6 +134,10 @@ def warnings(config: Config) -> list[str]:
             f"$.admin.address: {config.admin.address} can be reached from other hosts, without "
             "TLS or authentication"
         )
+    issuers = () if config.auth == "none" else config.auth.issuers
+    claimed = any(issuer.claims.priority is not None for issuer in issuers)
+    if claimed and not any(model.takes_priority for model in config.models):
+        found.append("$.auth.issuers: a claim is the priority, and no model `takes_priority`")
     return found
 
 
@@ -206,6 +213,24 @@ def _access_faults(config: Config) -> Iterator[Fault]:
                 hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
                 path = f".auth.rules[{index}].models[{number}]"
                 yield path, f"no model is named `{name}`{hint}"
+
+
+def _request_faults(config: Config) -> Iterator[Fault]:
+    names = [name for model in config.models for name in (model.name, *model.aliases)]
+    allowed = [("", config.requests.allow_fields)]
+    for index, rule in enumerate(config.requests.rules):
+        allowed.append((f".rules[{index}]", rule.allow_fields or ()))
+        for number, name in enumerate(rule.models):
+            if name not in names:
+                hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
+                path = f".requests.rules[{index}].models[{number}]"
+                yield path, f"no model is named `{name}`{hint}"
+    for place, fields in allowed:
+        if "priority" in fields and any(model.takes_priority for model in config.models):
+            yield (
+                f".requests{place}.allow_fields",
+                "`priority` is the gateway's to set where a model has `takes_priority`",
+            )
 
 
 def _address_clashes(config: Config) -> Iterator[Fault]:

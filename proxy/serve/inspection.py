@@ -120,6 +120,7 @@ def amounts_to(principal: Principal) -> Iterator[str]:
         "key": principal.key,
         "tier": principal.tier,
         "groups": ", ".join(sorted(principal.groups)),
+        "priority": str(principal.priority or ""),
         "models": "all" if principal.models is None else ", ".join(sorted(principal.models)),
     }
     for name, value in named.items():

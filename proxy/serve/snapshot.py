@@ -17,6 +17,7 @@ from core.clock import Clock
 from core.metrics import Metrics
 from proxy.access_log import AccessLog
 from proxy.admission import Admission
+from proxy.body_rules import make_body_rules
 from proxy.catalog import Catalog
 from proxy.cors import Cors
 from proxy.dispatch import Dispatcher
@@ -32,6 +33,7 @@ from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
+from routing.salts import CacheSalts
 
 
 class Part(Protocol):
@@ -104,8 +106,10 @@ class Snapshot:
                 admission=around.admission,
                 cors=Cors(config.listen.cors.origins if config.listen.cors else ()),
                 health_path=config.listen.health_path,
-                cache_secret=prepared.cache_secret,
+                salt_of=CacheSalts(prepared.cache_secret, config.routing.share_cache).of,
                 clock=around.clock,
+                body_rules=make_body_rules(config.requests, config.models),
+                prioritized=frozenset(m.name for m in config.models if m.takes_priority),
                 turns=around.turns,
             )
         )

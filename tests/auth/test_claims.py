@@ -90,6 +90,20 @@ def test_organisation_and_groups() -> None:
     assert principal_of({"sub": "a"}, mapping).groups == frozenset()
 
 
+def test_a_priority() -> None:
+    mapping = ClaimsConfig(priority="qos.rank")
+
+    def priority(value: object) -> int:
+        return principal_of({"sub": "a", "qos": {"rank": value}}, mapping).priority
+
+    assert [priority(value) for value in (-1000, 0, 7, 1000, None)] == [-1000, 0, 7, 1000, 0]
+    assert principal_of({"sub": "a"}, mapping).priority == 0
+    assert principal_of({"sub": "a", "priority": 5}, ClaimsConfig()).priority == 0
+    for value in (1001, -1001, 10**30, 1.0, "1", True, [], {}):
+        with pytest.raises(TokenRefused, match="rank is not a priority"):
+            priority(value)
+
+
 def test_own_limits() -> None:
     mapping = ClaimsConfig(limits="plan.limits")
 

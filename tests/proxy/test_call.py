@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import BadRequest
-from proxy.call import Call, parse_call
+from proxy.call import NEVER_FORWARDED, NOT_FORWARDED, Call, parse_call
 
 
 def body(**fields: Any) -> bytes:
@@ -143,6 +143,23 @@ def test_template_arguments_that_pass() -> None:
 def test_a_dangerous_field_of_null_is_taken_out() -> None:
     assert sent(body(cache_salt=None, priority=None, chat_template=None)) == {"model": "real"}
     assert sent(body(cache_salt=None), "ours")["cache_salt"] == "ours"
+
+
+def test_fields_that_a_rule_may_let_through() -> None:
+    names = {**NEVER_FORWARDED, **NOT_FORWARDED}
+    refused = {name: why for name, why in names.items() if name != "vllm_xargs"}
+    call = parse_call(body(vllm_xargs={"a": 1}), refused)
+    assert orjson.loads(call.upstream_body("m", ""))["vllm_xargs"] == {"a": 1}
+    with pytest.raises(BadRequest):
+        parse_call(body(vllm_xargs={"a": 1}, cache_salt="x"), refused)
+    with pytest.raises(BadRequest):
+        parse_call(body(vllm_xargs={"a": 1}, chat_template_kwargs={"tokenize": True}), refused)
+
+
+def test_a_priority_is_sent_where_there_is_one() -> None:
+    call = parse_call(body(priority=None))
+    assert "priority" not in orjson.loads(call.upstream_body("m", ""))
+    assert orjson.loads(call.upstream_body("m", "", -5))["priority"] == -5
 
 
 @pytest.mark.parametrize("options", [[], "a", 1, {"include_usage": 1}, {"include_usage": "a"}])

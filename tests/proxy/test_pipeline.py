@@ -39,6 +39,7 @@ from proxy.observe import Observer
 from proxy.pipeline import Pipeline, Services
 from ratelimit.estimate import Estimates
 from routing.config import ModelConfig
+from routing.salts import CacheSalts
 
 CHAT = {"model": "alias", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
@@ -83,7 +84,7 @@ class Setting:
                 admission=self.admission,
                 cors=Cors(["https://app.example"]),
                 health_path="/healthz",
-                cache_secret="secret",
+                salt_of=CacheSalts("secret").of,
                 clock=time.monotonic,
             )
         )

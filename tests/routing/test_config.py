@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from core.section import Contradictions, Secret
 from routing.config import ModelConfig, Priors, RoutingConfig
 
 
@@ -21,6 +22,8 @@ from routing.config import ModelConfig, Priors, RoutingConfig
         (RoutingConfig, {"block_tokens": 40}),
         (RoutingConfig, {"index_entries": 0}),
         (RoutingConfig, {"attention_knee_tokens": 0}),
+        (RoutingConfig, {"share_cache": "everybody"}),
+        (RoutingConfig, {"share_cache": "organisation"}),
         (Priors, {"prefill_tokens_per_second": 0}),
         (Priors, {"decode_seconds_per_token": -1}),
         (Priors, {"output_tokens": 0}),
@@ -39,3 +42,16 @@ def test_defaults_are_valid() -> None:
         64,
     )
     assert msgspec.convert({"name": "m"}, ModelConfig).multimodal is False
+
+
+def test_who_shares_caches() -> None:
+    secret = Secret("env:X")
+    assert RoutingConfig(secret=secret, share_cache="organisation").share_cache == "organisation"
+    RoutingConfig(secret=secret, share_cache=(("a", "b"), ("c",)))
+    with pytest.raises(Contradictions) as caught:
+        RoutingConfig(share_cache=(("a", "b"), (), ("b", "c")))
+    assert [path for path, _ in caught.value.faults] == [
+        ".share_cache",
+        ".share_cache[1]",
+        ".share_cache[2]",
+    ]
