@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from loadtest import replica_command, run_command
+from loadtest import replica_command, report_command, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="headrace-loadtest", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run_command.add_to(commands)
+    report_command.add_to(commands)
     replica_command.add_to(commands)
     namespace = parser.parse_args(arguments)
     status: int = namespace.run(namespace)

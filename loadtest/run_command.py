@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from loadtest import machine, result, table
+from loadtest import machine, report, result, table
 from loadtest.lanes import Target, client_context, parse_target
 from loadtest.minting import KeyFileError, Mint
 from loadtest.record import Samples
@@ -56,7 +56,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("scenario", help=f"a YAML file, or one of: {', '.join(shipped())}")
     add_target_flags(parser)
     parser.add_argument("--rate", type=float, help="sessions per second, instead of the scenario's")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write result.json there")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write result.json and report.html there"
+    )
     parser.set_defaults(run=run)
 
 
@@ -101,9 +103,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write(found: result.Result, folder: Path) -> None:
-    path = folder / "result.json"
+    path, page = folder / "result.json", folder / "report.html"
     path.write_bytes(result.encode(found))
-    print(f"written: {path}")
+    page.write_text(report.render(found), encoding="utf-8")
+    print(f"written: {path}, {page}")
 
 
 def changed(scenario: Scenario, arguments: argparse.Namespace) -> Scenario:

@@ -48,7 +48,7 @@ def _row(metric: Metric) -> list[str]:
 
 def render(result: Result) -> str:
     """The whole result, the verdict last."""
-    lines = [*_what_came(result), ""]
+    lines = [*what_came(result), ""]
     if result.metrics:
         lines += aligned(metric_rows(result.metrics))
         lines += ["[ ] 95 % interval; (< n) fewer samples than such a percentile needs"]
@@ -69,7 +69,8 @@ def verdict_line(result: Result) -> str:
     return "INVALID: " + "; ".join(result.verdict.reasons)
 
 
-def _what_came(result: Result) -> list[str]:
+def what_came(result: Result) -> list[str]:
+    """Counts, rates and failures, a line each."""
     counts, rates = result.counts, result.rates
     parts = [f"{counts.ok} answers"]
     named = (

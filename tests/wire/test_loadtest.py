@@ -296,6 +296,12 @@ def test_the_command(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found.about["scenario"]["requests"][0]["output"] == 4
     assert {"python", "openssl", "uvloop"} <= set(found.about["versions"])
     assert b"secret" not in data
+    page = tmp_path / "o" / "report.html"
+    made = page.read_text()
+    assert "secret" not in made
+    page.unlink()
+    assert main(["report", str(tmp_path / "o" / "result.json")]) == 0
+    assert page.read_text() == made
 
 
 def test_tokens_are_sent(small: Path, tmp_path: Path) -> None:
@@ -343,6 +349,8 @@ def test_ctrl_c_leaves_a_report_of_what_was(small: Path, tmp_path: Path) -> None
         (["run", "chat", "--url", "http://a", "--rate", "0"], "--rate: give a number above 0"),
         (["run", "chat", "--url", "http://a", "--duration", "0"], "--duration: give seconds"),
         (["run", "chat", "--url", "http://a", "--header", "x"], "--header: 'x' is not"),
+        (["report", "/nowhere"], "No such file"),
+        (["report", __file__], "not the result of a run"),
         (["run", "chat", "--url", "http://a", "--token-key", "/nowhere"], "No such file"),
         (
             ["run", "chat", "--url", "http://a", "--token-key", __file__],

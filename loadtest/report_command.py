@@ -1,0 +1,34 @@
+"""`headrace-loadtest report`: the page of a run, made anew from its result. Performs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from loadtest import report, result, table
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "report",
+        help="make the page of a run from its result.json",
+        description="Print a result and write its page, report.html, beside it.",
+    )
+    parser.add_argument("result", type=Path, help="a result.json")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the page, elsewhere")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        found = result.decode(arguments.result.read_bytes(), str(arguments.result))
+        path = arguments.out or arguments.result.with_name("report.html")
+        path.write_text(report.render(found), encoding="utf-8")
+    except (result.ResultError, OSError) as error:
+        print(f"headrace-loadtest: {error}", file=sys.stderr)
+        return 2
+    print(table.render(found))
+    print(f"written: {path}")
+    return 0

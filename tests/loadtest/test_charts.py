@@ -1,0 +1,75 @@
+"""Charts are well-formed and hold what they were given."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadtest.charts import Line, Span, bars, lines, round_up, short, spans
+
+FEW = settings(max_examples=50, deadline=None)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    return ElementTree.fromstring(svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
+
+
+@FEW
+@given(st.lists(st.none() | st.floats(0, 1e7), max_size=100))
+def test_a_line_stays_in_its_picture_and_skips_what_is_not_known(
+    values: list[float | None],
+) -> None:
+    tree = parsed(lines("a", "ms", [Line("n", "a", values)]))
+    path = tree.find(f"{SVG}path")
+    assert path is not None
+    points = [
+        (float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path.get("d", ""))
+    ]
+    assert len(points) == sum(value is not None for value in values)
+    assert all(0 <= x <= 760 and 0 <= y <= 170 for x, y in points)
+
+
+def test_a_gap_begins_a_new_piece() -> None:
+    path = parsed(lines("a", "ms", [Line("n", "a", [1, None, 2, 3])])).find(f"{SVG}path")
+    assert path is not None
+    assert re.findall("[ML]", path.get("d", "")) == ["M", "M", "L"]
+
+
+@FEW
+@given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 3), max_size=10))
+def test_a_span_lies_on_its_row_in_order(drawn: list[tuple[float, float, float]]) -> None:
+    rows = [Span("<n>", *sorted(each)) for each in drawn]
+    tree = parsed(spans("a & b", "ms", rows))
+    for group in tree.findall(f"{SVG}g"):
+        rule, dot = group.find(f"{SVG}line"), group.find(f"{SVG}circle")
+        assert rule is not None
+        assert dot is not None
+        low, value, high = (
+            float(each or "") for each in (rule.get("x1"), dot.get("cx"), rule.get("x2"))
+        )
+        assert 0 <= low <= value <= high <= 760
+    assert len(tree.findall(f"{SVG}g")) == len(rows)
+
+
+@FEW
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=61))
+def test_every_bin_that_is_not_empty_has_a_bar(counts: list[int]) -> None:
+    tree = parsed(bars("a", "ms", counts, 0.01, 10))
+    assert len(tree.findall(f"{SVG}rect")) == sum(count > 0 for count in counts)
+
+
+@pytest.mark.parametrize(("value", "up"), [(0, 1), (0.3, 0.5), (1, 1), (1.1, 2), (501, 1000)])
+def test_round_up(value: float, up: float) -> None:
+    assert round_up(value) == pytest.approx(up)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.05, "0.05"), (1.234, "1.23"), (150, "150"), (1000, "1000"), (2e4, "20k")]
+)
+def test_short(value: float, text: str) -> None:
+    assert short(value) == text
