@@ -26,7 +26,8 @@ class Nghttp2Engine:
         self._handler = handler
         self._settings_came = False
         self._max_streams = 100  # until the peer's settings say otherwise
-        self._last_words = b""  # what is sent after libnghttp2 gave the connection up
+        self._given_up = False  # by libnghttp2, which must not be called any more then
+        self._last_words = b""  # what is sent after that
         self._last_stream_id = 0
         self._ending = False
         self._rare = True  # `_finish` has something to do
@@ -53,7 +54,7 @@ class Nghttp2Engine:
         return f"<Nghttp2Engine {len(self.blocked)} blocked over={self.over}>"
 
     def receive(self, data: bytes) -> None:
-        if self.over or self._last_words:
+        if self.over or self._given_up:
             return
         try:
             self._connection.receive_data(data)
@@ -67,10 +68,12 @@ class Nghttp2Engine:
 
     @property
     def pending(self) -> bool:
-        return self._rare or self._connection.want_write or bool(self._last_words)
+        if self._given_up:
+            return bool(self._last_words)
+        return self._rare or self._connection.want_write
 
     def outgoing(self, limit: int = UNLIMITED) -> bytes:
-        if self._last_words:
+        if self._given_up:
             data, self._last_words, self.over = self._last_words, b"", True
             return data
         try:
@@ -172,6 +175,7 @@ class Nghttp2Engine:
             return
 
     def _give_up(self, code: int) -> None:
+        self._given_up = True
         self._last_words = goaway_frame(self._last_stream_id, code)
 
     def _note_blocked(self) -> None:

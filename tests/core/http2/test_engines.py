@@ -255,3 +255,17 @@ def test_whether_something_is_pending(pair: Pair) -> None:
         pair.pump()
     client.receive(b"\0\0\0\0\0\0\0\0\0")  # DATA on stream 0
     assert client.pending or client.over
+
+
+def test_a_connection_that_libnghttp2_gave_up_may_still_be_asked() -> None:
+    """It raises whatever it is asked then."""
+    pair = Pair("nghttp2", "nghttp2")
+    pair.client.receive(b"\0\0\0\4\0\0\0\0\0" * 20_000)  # SETTINGS, each to be answered
+    assert pair.client.pending
+    pair.server.receive(pair.client.outgoing())
+    pair.server.outgoing()
+    assert pair.at_server.goaways[-1][1] == ErrorCode.ENHANCE_YOUR_CALM
+    assert pair.client.over
+    assert not pair.client.pending
+    assert pair.client.outgoing() == b""
+    assert pair.client.request(REQUEST, end_stream=True) == 0
