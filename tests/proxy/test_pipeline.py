@@ -30,6 +30,7 @@ from core.metrics import Metrics
 from core.principal import Principal
 from proxy.access_log import AccessRecord
 from proxy.admission import Admission
+from proxy.body_rules import BodyRules
 from proxy.catalog import Catalog
 from proxy.config import ListenLimits
 from proxy.cors import Cors
@@ -37,6 +38,7 @@ from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
 from proxy.observe import Observer
 from proxy.pipeline import Pipeline, Services
+from proxy.request_config import RequestsConfig
 from ratelimit.estimate import Estimates
 from routing.config import ModelConfig
 from routing.salts import CacheSalts
@@ -53,7 +55,9 @@ class Log:
 
 
 class Setting:
-    def __init__(self, *scripts: Any, principal: Principal | Exception | None = None) -> None:
+    def __init__(
+        self, *scripts: Any, principal: Principal | Exception | None = None, **services: Any
+    ) -> None:
         self.metrics = Metrics.private()
         self.log = Log()
         self.limiter = FakeLimiter()
@@ -86,6 +90,7 @@ class Setting:
                 health_path="/healthz",
                 salt_of=CacheSalts("secret").of,
                 clock=time.monotonic,
+                **services,
             )
         )
 
@@ -172,6 +177,32 @@ async def test_tenants_never_share_a_cache_salt() -> None:
         await s.handle()
         salts.add(orjson.loads(s.pool.connections[0].sent[0][2])["cache_salt"])
     assert len(salts) == 2
+
+
+async def test_rules_bound_what_is_asked_reserved_and_sent() -> None:
+    rules = BodyRules(RequestsConfig(max_output_tokens=60), [ModelConfig(name="m")])
+    s = Setting(stream(EVENT, DONE), body_rules=rules)
+    await s.handle({**CHAT, "n": 3})
+    assert orjson.loads(s.pool.connections[0].sent[0][2])["max_tokens"] == 20
+    assert s.limiter.asked[0]["max_output_tokens"] == 60
+    s = Setting(body_rules=rules)
+    exchange = await s.handle({**CHAT, "n": 3, "max_tokens": 21})
+    assert exchange.status == 400
+    assert error_of(exchange)["param"] == "max_tokens"
+    assert s.limiter.asked == []
+
+
+@pytest.mark.parametrize(
+    ("priority", "prioritized", "sent"),
+    [(5, {"m"}, 5), (5, {"other"}, None), (5, set(), None), (0, {"m"}, None)],
+)
+async def test_priority_goes_to_those_alone_that_take_it(
+    priority: int, prioritized: set[str], sent: int | None
+) -> None:
+    caller = Principal("acme", priority=priority)
+    s = Setting(stream(EVENT, DONE), principal=caller, prioritized=frozenset(prioritized))
+    await s.handle()
+    assert orjson.loads(s.pool.connections[0].sent[0][2]).get("priority") == sent
 
 
 @pytest.mark.parametrize(

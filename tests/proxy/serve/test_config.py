@@ -132,6 +132,53 @@ def test_limits_that_hold(changes: dict[str, Any]) -> None:
     assert made(**changes).workers == changes.get("workers", 1)
 
 
+@pytest.mark.parametrize(
+    ("requests", "takes_priority", "fault"),
+    [
+        (
+            {"rules": [{"models": ["gpt-4o", "qwn3"], "max_choices": 1}]},
+            False,
+            "$.requests.rules[0].models[1]: no model is named `qwn3`; did you mean `qwen3`?",
+        ),
+        (
+            {"allow_fields": ["priority"]},
+            True,
+            "$.requests.allow_fields: `priority` is the gateway's",
+        ),
+        (
+            {"rules": [{"allow_fields": ["priority"]}]},
+            True,
+            "$.requests.rules[0].allow_fields: `priority` is the gateway's",
+        ),
+    ],
+)
+def test_rules_about_bodies(requests: Any, takes_priority: bool, fault: str) -> None:
+    models = [{"name": "qwen3", "aliases": ["gpt-4o"], "takes_priority": takes_priority}]
+    with pytest.raises(ConfigProblems) as caught:
+        made(models=models, requests=requests)
+    assert str(caught.value).startswith(fault)
+
+
+def test_groups_that_share_caches_are_read() -> None:
+    routing = {"secret": "env:X", "share_cache": [["a", "b"], ["c"]]}
+    assert made(routing=routing).routing.share_cache == (("a", "b"), ("c",))
+    with pytest.raises(ConfigProblems, match=r"\$\.routing\.share_cache: .*organisation"):
+        made(routing={"secret": "env:X", "share_cache": "organization"})
+
+
+def test_a_priority_that_nobody_takes_is_warned_of() -> None:
+    issuer = {
+        "issuer": "https://id.example",
+        "audiences": ["a"],
+        "jwks": {"file": "keys.json"},
+        "claims": {"priority": "rank"},
+    }
+    (line,) = warnings(made(auth={"issuers": [issuer]}))
+    assert line.startswith("$.auth.issuers: a claim is the priority")
+    models = [{"name": "qwen3", "takes_priority": True}]
+    assert warnings(made(auth={"issuers": [issuer]}, models=models)) == []
+
+
 def test_what_is_allowed_but_seldom_meant_is_warned_of() -> None:
     assert warnings(made()) == []
     opened = made(
