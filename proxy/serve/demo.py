@@ -71,17 +71,17 @@ With curl:
 
 With the OpenAI SDK:
 
-  import ssl, openai
-  client = openai.OpenAI(
-      base_url="https://localhost:{place.port}/v1",
-      api_key="{token}",
-      http_client=openai.DefaultHttpxClient(
-          verify=ssl.create_default_context(cafile="{place.files.authority}")),
-  )
-  for chunk in client.chat.completions.create(
-          model="{MODEL}", stream=True,
-          messages=[{{"role": "user", "content": "{QUESTION}"}}]):
-      print(chunk.choices[0].delta.content or "", end="", flush=True)
+import ssl, openai
+client = openai.OpenAI(
+    base_url="https://localhost:{place.port}/v1",
+    api_key="{token}",
+    http_client=openai.DefaultHttpxClient(
+        verify=ssl.create_default_context(cafile="{place.files.authority}")),
+)
+for chunk in client.chat.completions.create(
+        model="{MODEL}", stream=True,
+        messages=[{{"role": "user", "content": "{QUESTION}"}}]):
+    print(chunk.choices[0].delta.content or "", end="", flush=True)
 
 Requests, as they end:
 """)  # noqa: E501 - a line to paste

@@ -66,7 +66,7 @@ def revoke(arguments: argparse.Namespace) -> int:
         else:
             names.add(name, arguments.days * DAY_S)
     except CannotAsk as error:
-        say(str(error))
+        say(f"$.limits.store.redis: the list of revocations cannot be changed: {error}")
         return EXIT_NO_STORE
     finally:
         names.close()
