@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from loadtest import replica_command, report_command, run_command
+from loadtest import compare_command, replica_command, report_command, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,6 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run_command.add_to(commands)
     report_command.add_to(commands)
+    compare_command.add_to(commands)
     replica_command.add_to(commands)
     namespace = parser.parse_args(arguments)
     status: int = namespace.run(namespace)

@@ -73,7 +73,8 @@ def parse_target(url: str, tls: ssl.SSLContext | None) -> Target:
     if not path.endswith("/chat/completions"):
         path += "/chat/completions" if path.endswith("/v1") else "/v1/chat/completions"
     port = parts.port or (443 if secure else 80)
-    return Target(parts.hostname, port, path, parts.netloc, tls if secure else None)
+    authority = parts.netloc.rpartition("@")[2]
+    return Target(parts.hostname, port, path, authority, tls if secure else None)
 
 
 class Exchange:

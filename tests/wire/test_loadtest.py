@@ -302,6 +302,12 @@ def test_the_command(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     page.unlink()
     assert main(["report", str(tmp_path / "o" / "result.json")]) == 0
     assert page.read_text() == made
+    capsys.readouterr()
+    kept = str(tmp_path / "o" / "result.json")
+    assert main(["compare", kept, kept]) in ((0, 2) if status == 0 else (2,))
+    assert capsys.readouterr().out.splitlines()[-1] in ("B is ALIKE", "B is UNCLEAR")
+    main(["compare", "--json", kept, kept])
+    assert json.loads(capsys.readouterr().out)["word"] in ("alike", "unclear")
 
 
 def test_tokens_are_sent(small: Path, tmp_path: Path) -> None:
@@ -349,6 +355,7 @@ def test_ctrl_c_leaves_a_report_of_what_was(small: Path, tmp_path: Path) -> None
         (["run", "chat", "--url", "http://a", "--rate", "0"], "--rate: give a number above 0"),
         (["run", "chat", "--url", "http://a", "--duration", "0"], "--duration: give seconds"),
         (["run", "chat", "--url", "http://a", "--header", "x"], "--header: 'x' is not"),
+        (["compare", "/nowhere", "/nowhere"], "No such file"),
         (["report", "/nowhere"], "No such file"),
         (["report", __file__], "not the result of a run"),
         (["run", "chat", "--url", "http://a", "--token-key", "/nowhere"], "No such file"),
