@@ -144,7 +144,7 @@ COUNTS = st.one_of(st.none(), st.integers(0, 60))
     max_completion_tokens=COUNTS,
     prompts=st.integers(1, 4),
 )
-def test_a_replica_is_never_asked_for_more(prompts: int, **fields: int | None) -> None:
+def test_a_replica_is_never_asked_for_more(prompts: int, **fields: Any) -> None:
     by = rules(max_output_tokens=60, max_choices=16)
     prompt = ["a"] * prompts
     try:

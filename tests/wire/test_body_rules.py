@@ -27,6 +27,7 @@ async def test_rules_hold_and_an_organisation_shares_its_cache(
         }
         for tenant, key in keys.items()
     ]
+    too_much: list[dict[str, Any]] = [{"logit_bias": {}}, {"n": 2, "max_tokens": 5}]
     async with FakeReplica() as replica:
         document = base_config(
             [replica.url],
@@ -42,10 +43,7 @@ async def test_rules_hold_and_an_organisation_shares_its_cache(
                 return (await ask(gateway.port, body, headers=headers)).json()
 
             usage = [(await answer(tenant))["usage"] for tenant in ("a1", "a2", "b1", "b1")]
-            refused = [
-                (await answer("a1", **fields))["error"]
-                for fields in ({"logit_bias": {}}, {"n": 2, "max_tokens": 5})
-            ]
+            refused = [(await answer("a1", **fields))["error"] for fields in too_much]
     cached = [used["prompt_tokens_details"]["cached_tokens"] > 0 for used in usage]
     assert cached == [False, True, False, True]
     assert {used["completion_tokens"] for used in usage} == {8}
