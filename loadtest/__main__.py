@@ -6,13 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from loadtest import compare_command, replica_command, report_command, run_command
+from loadtest import (
+    compare_command,
+    replica_command,
+    report_command,
+    run_command,
+    sweep_command,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="headrace-loadtest", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run_command.add_to(commands)
+    sweep_command.add_to(commands)
     report_command.add_to(commands)
     compare_command.add_to(commands)
     replica_command.add_to(commands)

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.rate is not None:
             scenario = at_rate(scenario, arguments.rate)
         if arguments.out:
-            arguments.out.mkdir(parents=True, exist_ok=True)
+            arguments.out.mkdir(parents=True, exist_ok=True)  # before the run, not after it
         found = measure(scenario, arguments)
     except (CannotRun, ScenarioError, OSError) as error:
         print(f"headrace-loadtest: {error}", file=sys.stderr)
@@ -103,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write(found: result.Result, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     path, page = folder / "result.json", folder / "report.html"
     path.write_bytes(result.encode(found))
     page.write_text(report.render(found), encoding="utf-8")

@@ -310,6 +310,18 @@ def test_the_command(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["word"] in ("alike", "unclear")
 
 
+def test_a_sweep(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Replica() as replica:
+        command = ["sweep", str(small), "--url", replica.url, "--rates", "40,20", "--out"]
+        status = main([*command, str(tmp_path / "o")])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("20 sessions/s: ")
+    assert "highest good rate" in said[-1]
+    assert said[-1].endswith("none") is (status == 1)
+    found = decode((tmp_path / "o" / "rate-20" / "result.json").read_bytes(), "result.json")
+    assert found.counts.ok == 10
+
+
 def test_tokens_are_sent(small: Path, tmp_path: Path) -> None:
     """The replica takes one key alone: that no token is it shows that a token was sent."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -356,6 +368,8 @@ def test_ctrl_c_leaves_a_report_of_what_was(small: Path, tmp_path: Path) -> None
         (["run", "chat", "--url", "http://a", "--duration", "0"], "--duration: give seconds"),
         (["run", "chat", "--url", "http://a", "--header", "x"], "--header: 'x' is not"),
         (["compare", "/nowhere", "/nowhere"], "No such file"),
+        (["sweep", "chat", "--url", "http://a", "--rates", "0"], "--rates: '0': a rate is"),
+        (["sweep", "long", "--url", "http://a", "--rates", "1"], "--rate: the arrivals"),
         (["report", "/nowhere"], "No such file"),
         (["report", __file__], "not the result of a run"),
         (["run", "chat", "--url", "http://a", "--token-key", "/nowhere"], "No such file"),
