@@ -30,8 +30,8 @@ from bench.client import Lane, Target
 from bench.http2_client import Http2Lane
 from bench.processes import BenchError, Processes, accepts, family, free_port
 from bench.rig import AUDIENCE, DEMO_MODEL, ISSUER
-from proxy.serve.control import NobodyThere, visit
-from proxy.serve.messages import Outcome, Reload
+from proxy.serve.supervise.control import NobodyThere, visit
+from proxy.serve.supervise.messages import Outcome, Reload
 from proxy.serve.throwaway import Issuer, make_certificate
 
 TOKEN_MS = 400

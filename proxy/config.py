@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from core.section import Contradictions, OutputPath, Section
-from proxy.address import Address, parse_address
-from proxy.networks import Networks
-from proxy.tls_config import TlsConfig
+from proxy.listen.address import Address, parse_address
+from proxy.listen.networks import Networks
+from proxy.tls.config import TlsConfig
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Count = Annotated[int, Meta(ge=1)]

@@ -23,7 +23,7 @@ from core.clock import Clock
 from core.metrics import MetricsBoard
 from core.shared_memory import StateBoard, unready_reasons
 from proxy.serve.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT, render
-from proxy.serve.messages import Outcome
+from proxy.serve.supervise.messages import Outcome
 
 KEEP_ALIVE_S = 30.0
 SHUTDOWN_S = 1.0

@@ -17,23 +17,23 @@ from typing import Any
 from core.errors import GatewayError
 from core.shared_memory import WorkerState
 from core.tasks import spawn
-from proxy.admission import Admission
-from proxy.connection import ClientExchange
 from proxy.flow import Watchdog
-from proxy.listener import Listener
+from proxy.listen.connection import ClientExchange
+from proxy.listen.listener import Listener
+from proxy.listen.sockets import Sockets, connection_limit
+from proxy.overload.admission import Admission
+from proxy.overload.shedding import Shedding
 from proxy.serve.admin import start_admin
 from proxy.serve.aside import aside
 from proxy.serve.config import parse_config
 from proxy.serve.logs import set_level, set_up_logging
-from proxy.serve.messages import Drain, Outcome
 from proxy.serve.prepared import Prepared, Shared, prepare
 from proxy.serve.replicas import Replicas
 from proxy.serve.snapshot import Surroundings
 from proxy.serve.snapshots import Snapshots
-from proxy.serve.worker import Reloadable, Stop
-from proxy.shedding import Shedding
-from proxy.sockets import Sockets, connection_limit
-from proxy.tls_context import ignore_bad_names
+from proxy.serve.supervise.messages import Drain, Outcome
+from proxy.serve.supervise.worker import Reloadable, Stop
+from proxy.tls.context import ignore_bad_names
 from proxy.turns import Turns
 
 __all__ = ["Prepared", "Shared", "Worker", "prepare", "serve"]

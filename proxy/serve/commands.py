@@ -13,16 +13,16 @@ import sys
 from core.errors import ConfigError
 from core.loading import schema as json_schema
 from proxy.line_sink import append_standard_streams
+from proxy.listen.sockets import bind_all, raise_descriptor_limit
 from proxy.serve import app
 from proxy.serve.config import Config
-from proxy.serve.control import ControlSocket, NobodyThere, visit
-from proxy.serve.messages import Outcome, Rejected, Reload
-from proxy.serve.replace import CannotReplace, Predecessor
-from proxy.serve.run_dir import NO_PLACE, control_path, control_path_of
-from proxy.serve.service import Service, read_config, warn
-from proxy.serve.supervisor import Supervisor, say
-from proxy.serve.watch import Identity
-from proxy.sockets import bind_all, raise_descriptor_limit
+from proxy.serve.supervise.control import ControlSocket, NobodyThere, visit
+from proxy.serve.supervise.messages import Outcome, Rejected, Reload
+from proxy.serve.supervise.replace import CannotReplace, Predecessor
+from proxy.serve.supervise.run_dir import NO_PLACE, control_path, control_path_of
+from proxy.serve.supervise.service import Service, read_config, warn
+from proxy.serve.supervise.supervisor import Supervisor, say
+from proxy.serve.supervise.watch import Identity
 
 EXIT_NOBODY = 1
 _RELOAD_S = 120.0

@@ -27,7 +27,7 @@ from proxy.config import (
 )
 from proxy.request_config import RequestsConfig
 from proxy.serve.references import missing_references
-from proxy.tls_config import TlsConfig
+from proxy.tls.config import TlsConfig
 from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig
 from routing.config import ModelConfig, RoutingConfig
 

@@ -21,7 +21,7 @@ from core.principal import Principal
 from proxy.catalog import Catalog
 from proxy.serve.config import Config, load_config
 from proxy.serve.revocations import shared_revocations
-from proxy.serve.run_dir import state_folder
+from proxy.serve.supervise.run_dir import state_folder
 from ratelimit.plan import Who, make_plan
 
 REFUSED = 1

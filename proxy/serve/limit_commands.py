@@ -9,7 +9,7 @@ import sys
 from core.describe import did_you_mean
 from core.errors import ConfigError
 from proxy.serve.config import load_config
-from proxy.serve.supervisor import say
+from proxy.serve.supervise.supervisor import say
 from ratelimit.config import LimitsConfig
 from ratelimit.live import document, table
 from ratelimit.redis_inspect import MOST_BUCKETS, CannotAsk, Inspector

@@ -27,8 +27,8 @@ from core.metrics import Metrics, MetricsBoard
 from core.shared_memory import StateBoard
 from proxy.serve.config import Config
 from proxy.serve.reload import static_changes
-from proxy.tls import ALPN, HTTP1_ALPN, ServerTls
-from proxy.tls import Staged as StagedTls
+from proxy.tls.server import ALPN, HTTP1_ALPN, ServerTls
+from proxy.tls.server import Staged as StagedTls
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
 from ratelimit.shared_store import SharedBuckets

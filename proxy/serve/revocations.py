@@ -9,7 +9,7 @@ from auth.revocation import is_name
 from auth.revocation_watch import Listed, ListUnavailable
 from core.errors import ConfigError
 from proxy.serve.config import Config, load_config
-from proxy.serve.supervisor import say
+from proxy.serve.supervise.supervisor import say
 from ratelimit.config import RedisConfig
 from ratelimit.redis_inspect import CannotAsk
 from ratelimit.redis_names import RedisNames

@@ -16,19 +16,19 @@ from backend.retries import RetryBudget
 from core.clock import Clock
 from core.metrics import Metrics
 from proxy.access_log import AccessLog
-from proxy.admission import Admission
 from proxy.body_rules import make_body_rules
 from proxy.catalog import Catalog
 from proxy.cors import Cors
 from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
 from proxy.observe import Observer
+from proxy.overload.admission import Admission
 from proxy.pipeline import Pipeline, Services
 from proxy.serve.config import Config
 from proxy.serve.prepared import Prepared
 from proxy.serve.replicas import Replicas
 from proxy.serve.revocations import shared_revocations
-from proxy.serve.run_dir import state_folder
+from proxy.serve.supervise.run_dir import state_folder
 from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
 from ratelimit.config import LimitsConfig

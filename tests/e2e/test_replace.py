@@ -20,7 +20,7 @@ from client import Client, chat
 from running import ROOT, Caller, Document, Identity, Process, admin, eventually
 
 from loadtest.replica import FakeReplica
-from proxy.serve.supervisor import KILL_MARGIN_S
+from proxy.serve.supervise.supervisor import KILL_MARGIN_S
 
 
 class Traffic:

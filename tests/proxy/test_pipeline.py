@@ -29,7 +29,6 @@ from core.errors import RateLimited, Unauthenticated, Unavailable
 from core.metrics import Metrics
 from core.principal import Principal
 from proxy.access_log import AccessRecord
-from proxy.admission import Admission
 from proxy.body_rules import BodyRules
 from proxy.catalog import Catalog
 from proxy.config import ListenLimits
@@ -37,6 +36,7 @@ from proxy.cors import Cors
 from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
 from proxy.observe import Observer
+from proxy.overload.admission import Admission
 from proxy.pipeline import Pipeline, Services
 from proxy.request_config import RequestsConfig
 from ratelimit.estimate import Estimates

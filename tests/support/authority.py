@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from core.section import FilePath
-from proxy.tls_config import CertificateConfig, HostName
+from proxy.tls.config import CertificateConfig, HostName
 
 DAY = datetime.timedelta(days=1)
 _numbers = itertools.count()

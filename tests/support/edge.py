@@ -9,11 +9,11 @@ from typing import Any, cast
 from core.errors import GatewayError
 from core.exchange import Request
 from core.metrics import Metrics
-from proxy.admission import Admission
 from proxy.config import ListenLimits, ListenTimeouts
-from proxy.http1 import Http1Connection
-from proxy.http1_exchange import Http1Exchange
-from proxy.listener import Listener
+from proxy.http1.connection import Http1Connection
+from proxy.http1.exchange import Http1Exchange
+from proxy.listen.listener import Listener
+from proxy.overload.admission import Admission
 
 
 class FakeTransport:

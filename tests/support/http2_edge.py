@@ -11,9 +11,9 @@ from core.exchange import Request
 from core.http2.engines import EngineName
 from core.metrics import Metrics
 from proxy.config import ListenLimits, ListenTimeouts
-from proxy.http2 import Http2Connection
-from proxy.http2_exchange import Http2Exchange
-from proxy.listener import Listener
+from proxy.http2.connection import Http2Connection
+from proxy.http2.exchange import Http2Exchange
+from proxy.listen.listener import Listener
 
 
 class Http2Transport(FakeTransport):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import Any, cast
 
-from proxy.tls_context import ServerContext, ServerSslObject
-from proxy.tls_session import TlsSession, tls_session
+from proxy.tls.context import ServerContext, ServerSslObject
+from proxy.tls.session import TlsSession, tls_session
 
 
 class Connection:

@@ -28,11 +28,11 @@ from prometheus_client.parser import text_string_to_metric_families
 import proxy
 from core.loading import load
 from loadtest.replica.options import DEMO_MODEL
+from proxy.listen.sockets import bind_all
 from proxy.serve import app
 from proxy.serve.config import Config
+from proxy.serve.supervise.worker import Stop
 from proxy.serve.throwaway import CertificateFiles, Issuer, make_certificate
-from proxy.serve.worker import Stop
-from proxy.sockets import bind_all
 
 ROOT = Path(proxy.__file__).parent.parent
 SHARED = ROOT.parent / "shared"

@@ -17,16 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.errors import ConfigError
-from proxy.address import parse_address
-from proxy.serve.control import ControlSocket
-from proxy.serve.messages import Drain, Outcome
-from proxy.serve.reloader import Candidate
-from proxy.serve.supervisor import Supervisor, say
-from proxy.serve.watch import Identity, identity
-from proxy.serve.worker import Reloadable, Stop
-from proxy.sockets import bind_all
-from proxy.tls import ServerTls
-from proxy.tls_config import TlsConfig
+from proxy.listen.address import parse_address
+from proxy.listen.sockets import bind_all
+from proxy.serve.supervise.control import ControlSocket
+from proxy.serve.supervise.messages import Drain, Outcome
+from proxy.serve.supervise.reloader import Candidate
+from proxy.serve.supervise.supervisor import Supervisor, say
+from proxy.serve.supervise.watch import Identity, identity
+from proxy.serve.supervise.worker import Reloadable, Stop
+from proxy.tls.config import TlsConfig
+from proxy.tls.server import ServerTls
 
 mode, workers, drain_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 context = None

@@ -15,8 +15,8 @@ from running import eventually
 
 from core.load_board import LoadBoard
 from core.metrics import Metrics
-from proxy.accept import Acceptor
-from proxy.balance import Balance
+from proxy.listen.accept import Acceptor
+from proxy.listen.balance import Balance
 
 
 class Worker:

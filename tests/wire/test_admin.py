@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from core.metrics import MetricsBoard
 from core.shared_memory import StateBoard, WorkerState
 from proxy.serve.admin import AdminServer, start_admin
-from proxy.serve.messages import Outcome
+from proxy.serve.supervise.messages import Outcome
 
 Answer = tuple[int, dict[str, str], bytes]
 

@@ -19,7 +19,7 @@ from http2_frames import PREFACE, settings
 from running import Identity, InProcess, eventually
 
 from loadtest.replica import FakeReplica
-from proxy.proxy_protocol import SIGNATURE
+from proxy.listen.proxy_protocol import SIGNATURE
 
 IPV4 = SIGNATURE + b"\x21\x11\x00\x0c" + bytes([192, 0, 2, 1, 127, 0, 0, 1]) + b"\x12\x34\x01\xbb"
 IPV6 = SIGNATURE + b"\x21\x21\x00\x24" + bytes.fromhex("20010db8" + "00" * 12) * 2 + b"\0\1\0\2"

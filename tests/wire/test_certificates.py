@@ -18,7 +18,7 @@ from http2_client import CHAT, Http2Client
 from running import InProcess, base_config
 from tls_client import Reply, get
 
-from proxy.tls_config import TlsConfig
+from proxy.tls.config import TlsConfig
 
 Document = dict[str, Any]
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError
-from proxy.address import Address
-from proxy.serve.channel import Channel
-from proxy.serve.control import ControlSocket, NobodyThere, Visitor, visit
-from proxy.serve.messages import (
+from proxy.listen.address import Address
+from proxy.listen.sockets import Sockets, bind_all
+from proxy.serve.supervise.channel import Channel
+from proxy.serve.supervise.control import ControlSocket, NobodyThere, Visitor, visit
+from proxy.serve.supervise.messages import (
     HandedOver,
     Message,
     Outcome,
@@ -26,9 +27,8 @@ from proxy.serve.messages import (
     TakeOver,
     Yield,
 )
-from proxy.serve.replace import CannotReplace, Predecessor, give
-from proxy.serve.service_manager import notify
-from proxy.sockets import Sockets, bind_all
+from proxy.serve.supervise.replace import CannotReplace, Predecessor, give
+from proxy.serve.supervise.service_manager import notify
 
 
 @pytest.fixture

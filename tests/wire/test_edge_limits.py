@@ -13,7 +13,7 @@ from client import Answer, Client, ask, chat
 from running import InProcess, base_config, eventually
 
 from loadtest.replica import FakeReplica
-from proxy.overload import Level
+from proxy.overload.level import Level
 
 REFUSED = "headrace_downstream_connections_refused_total"
 SHED = "headrace_requests_shed_total"

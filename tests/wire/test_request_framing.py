@@ -21,11 +21,11 @@ from core.errors import GatewayError
 from core.exchange import Request
 from core.load_board import LoadBoard
 from core.metrics import Metrics
-from proxy.admission import Admission
 from proxy.config import ListenAddress, ListenConfig, ListenTimeouts
 from proxy.flow import Watchdog
-from proxy.http1_exchange import Http1Exchange
-from proxy.listener import Listener
+from proxy.http1.exchange import Http1Exchange
+from proxy.listen.listener import Listener
+from proxy.overload.admission import Admission
 
 CORPORA = Path(__file__).parents[3] / "shared" / "corpora"
 LLHTTP = sorted((CORPORA / "llhttp" / "test" / "request").glob("*.md"))

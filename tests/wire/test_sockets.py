@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError
-from proxy.address import Address, parse_address
-from proxy.socket_holder import holder_of
-from proxy.sockets import bind, bind_all, connection_limit
+from proxy.listen.address import Address, parse_address
+from proxy.listen.socket_holder import holder_of
+from proxy.listen.sockets import bind, bind_all, connection_limit
 
 LOOPBACK = Address(host="127.0.0.1")
 SELF = f"pid {os.getpid()}"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from authority import Authority, Pair
 
-from proxy.ticket_keys import ROTATION_S
+from proxy.tls.ticket_keys import ROTATION_S
 
 Run = Callable[..., Any]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import uvloop
 
 from core.section import FilePath, Secret
-from proxy.tls import ServerTls
-from proxy.tls_config import ClientCertificateConfig, TicketConfig, TlsConfig
+from proxy.tls.config import ClientCertificateConfig, TicketConfig, TlsConfig
+from proxy.tls.server import ServerTls
 
 workers, certificate, key, secret, ahead, *ca = sys.argv[1:]
 tls = ServerTls(

@@ -12,9 +12,9 @@ import pytest
 from core.errors import ConfigError
 from core.loading import convert
 from core.metrics import Metrics
-from proxy.admission import Admission
 from proxy.config import ListenLimits
 from proxy.flow import Watchdog
+from proxy.overload.admission import Admission
 from proxy.serve import snapshots as module
 from proxy.serve.config import Config
 from proxy.serve.prepared import prepare

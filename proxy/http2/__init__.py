@@ -1,0 +1,1 @@
+"""HTTP/2 towards clients (RFC 9113)."""

@@ -1,0 +1,1 @@
+"""Where connections come from: sockets, accepting, who the client is."""

@@ -1,0 +1,153 @@
+"""Accepted connections on their way to their first request: PROXY header, then TLS handshake.
+
+A connection costs memory and CPU from here on and is nobody's yet, so there are only so many at a
+time, each with a deadline; while they are all taken, the slow ones have less time. What fails here
+is counted by its reason and not logged: anybody can make it fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from core.clock import Clock
+from core.metrics import Metrics
+from core.tasks import spawn
+from proxy.listen.proxy_protocol import HEAD_BYTES, ProxyHeaderError, rest_length, source_address
+
+HURRY_S = 2.0
+"""How long an arrival may take while there is no room for more."""
+
+
+class Arrival:
+    """One connection. `peer` is who connected, and once a PROXY header was read whom that names;
+    `started_at` is monotonic."""
+
+    __slots__ = ("peer", "started_at", "task")
+
+    def __init__(self, peer: str, started_at: float) -> None:
+        self.peer = peer
+        self.started_at = started_at
+        self.task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Arrival from {self.peer}>"
+
+
+class Arrivals:
+    """Those of one worker. `make(peer)` makes the protocol that takes over. `moved(before, after)`
+    is called when an arrival's address turns out to be another one, and False then closes it;
+    `ended(peer)` when an arrival has become a connection, or has failed."""
+
+    def __init__(
+        self,
+        make: Callable[[str], asyncio.Protocol],
+        *,
+        moved: Callable[[str, str], bool],
+        ended: Callable[[str], None],
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._make = make
+        self._moved = moved
+        self._ended = ended
+        self._now = clock
+        self._arriving: dict[Arrival, None] = {}  # the oldest first
+        self._failures = metrics.counter(
+            "headrace_handshake_failures_total",
+            "Connections that ended before their first request, by reason",
+            ("reason",),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Arrivals {len(self._arriving)}>"
+
+    def __len__(self) -> int:
+        return len(self._arriving)
+
+    def begin(
+        self,
+        sock: socket.socket,
+        peer: str,
+        context: ssl.SSLContext | None,
+        *,
+        proxy_header: bool,
+        deadline_s: float,
+    ) -> None:
+        """Take over an accepted socket. `deadline_s` is for each of the two steps."""
+        arrival = Arrival(peer, self._now())
+        self._arriving[arrival] = None
+        arrival.task = spawn(
+            self._arrive(arrival, sock, context, proxy_header, deadline_s), "arrival"
+        )
+
+    def hurry(self, now: float) -> None:
+        """End those that take long: others wait for their places."""
+        for arrival in self._arriving:
+            if now - arrival.started_at < HURRY_S:
+                return
+            if arrival.task is not None and arrival.task.cancel():
+                self._failures.labels("no_room").inc()
+
+    async def _arrive(
+        self,
+        arrival: Arrival,
+        sock: socket.socket,
+        context: ssl.SSLContext | None,
+        proxy_header: bool,
+        deadline_s: float,
+    ) -> None:
+        try:
+            if proxy_header and not await self._read_header(arrival, sock, deadline_s):
+                sock.close()
+                return
+            await self._loop.connect_accepted_socket(
+                partial(self._make, arrival.peer),
+                sock,
+                ssl=context,
+                ssl_handshake_timeout=deadline_s if context is not None else None,
+            )
+        except asyncio.CancelledError:
+            sock.close()  # unless a transport has it, which then closes it
+            raise
+        except (OSError, TimeoutError, ProxyHeaderError) as error:
+            sock.close()
+            self._failures.labels(_reason(error)).inc()
+        finally:
+            del self._arriving[arrival]
+            self._ended(arrival.peer)
+
+    async def _read_header(self, arrival: Arrival, sock: socket.socket, deadline_s: float) -> bool:
+        async with asyncio.timeout(deadline_s):
+            head = await self._receive(sock, HEAD_BYTES)
+            rest = await self._receive(sock, rest_length(head))
+        source = source_address(head, rest)
+        if source is None or source == arrival.peer:
+            return True
+        before, arrival.peer = arrival.peer, source
+        return self._moved(before, source)
+
+    async def _receive(self, sock: socket.socket, size: int) -> bytes:
+        """Exactly so many bytes: what follows is TLS's."""
+        data = b""
+        while len(data) < size:
+            more = await self._loop.sock_recv(sock, size - len(data))
+            if not more:
+                raise ConnectionResetError
+            data += more
+        return data
+
+
+def _reason(error: Exception) -> str:
+    """One of few words: what OpenSSL names, and what can happen to sockets."""
+    if isinstance(error, ProxyHeaderError):
+        return f"proxy_header_{error}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "tls").lower()
+    if isinstance(error, TimeoutError | ConnectionAbortedError):
+        return "timeout"
+    return "reset" if isinstance(error, ConnectionError) else "failed"

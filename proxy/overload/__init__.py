@@ -1,0 +1,1 @@
+"""What is shed when there is too much to do."""

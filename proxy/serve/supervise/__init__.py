@@ -1,0 +1,1 @@
+"""The parent of the workers: forking, reload, handing over, the end."""

@@ -1,0 +1,72 @@
+"""What visitors of the control socket ask for, and who may have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from proxy.serve.supervise.control import ControlSocket, Visitor
+from proxy.serve.supervise.messages import Rejected, Reload, TakeOver, Yield
+from proxy.serve.supervise.reloader import Answer
+
+Want = Callable[[str, Answer], None]
+Give = Callable[[Visitor], None]
+GiveWay = Callable[[int, Sequence[str]], None]
+
+
+class Desk:
+    """`want(why, answer)` asks for a reload of the configuration `path`, `give(visitor)` hands the
+    sockets out, `give_way(pid, kept)` leaves them to the visitor."""
+
+    def __init__(
+        self, control: ControlSocket, path: str, *, want: Want, give: Give, give_way: GiveWay
+    ) -> None:
+        self.control = control
+        self._path = path
+        self._want = want
+        self._give = give
+        self._give_way = give_way
+        self._taker: Visitor | None = None
+
+    def __repr__(self) -> str:
+        return f"<Desk {self.control} taker={self._taker}>"
+
+    def attend(self, visitor: Visitor) -> None:
+        """Hear what the visitor says, and see to it."""
+        for message in self.control.hear(visitor):
+            if isinstance(message, Reload):
+                self._reload(visitor, message.path)
+            elif isinstance(message, TakeOver):
+                self._take_over(visitor)
+            elif isinstance(message, Yield) and visitor is self._taker:
+                self._give_way(visitor.pid, message.kept)
+        if visitor.channel.ended:
+            self.control.forget(visitor)
+            if visitor is self._taker:
+                self._taker = None
+
+    def _reload(self, visitor: Visitor, path: str) -> None:
+        if _is_same(path, self._path):
+            self._want("headrace reload", visitor.channel.send)
+        else:
+            visitor.channel.send(
+                Rejected(f"the gateway there (pid {os.getpid()}) runs {self._path}")
+            )
+
+    def _take_over(self, visitor: Visitor) -> None:
+        if self._taker is not None and self._taker is not visitor:
+            other = self._taker.pid
+            visitor.channel.send(Rejected(f"pid {other} is just taking its place"))
+            return
+        self._taker = visitor
+        self._give(visitor)
+
+    def close(self) -> None:
+        self.control.close(remove=True)
+
+
+def _is_same(path: str, ours: str) -> bool:
+    try:
+        return os.path.realpath(path) == os.path.realpath(ours)
+    except ValueError:  # no path at all: it has a NUL in it
+        return False

@@ -1,0 +1,136 @@
+"""The gateway as its supervisor sees it: the configuration in force, built, and how to build the
+next one."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Literal, cast
+
+from core.errors import ConfigError
+from core.loading import parse, read
+from proxy.listen.sockets import Sockets
+from proxy.serve import app
+from proxy.serve.config import Config, warnings
+from proxy.serve.differences import differences
+from proxy.serve.floors import unsafe_libraries
+from proxy.serve.references import missing_references, referenced_files
+from proxy.serve.supervise.reloader import Candidate
+from proxy.serve.supervise.supervisor import say
+from proxy.serve.supervise.watch import Identity, identity, look_at
+from proxy.serve.supervise.worker import Reloadable, Stop
+
+SETTLE_S = 10.0
+"""A gateway that takes another's place accepts connections once it can serve them, or after so
+many seconds: until then the other one goes on."""
+
+
+def read_config(path: str, seen: dict[str, Identity]) -> tuple[bytes, Config]:
+    """The file at `path`, with everything there that it points at. `seen` is filled with all these
+    files as they were before. Raises ConfigError."""
+    if faults := unsafe_libraries():
+        raise ConfigError("\n".join(faults))
+    seen[path] = identity(path)
+    text = read(path)
+    config = parse(text, path, Config)
+    seen.update(look_at(referenced_files(config)))
+    if faults := list(missing_references(config)):
+        raise ConfigError("\n".join(faults))
+    return text, config
+
+
+def warn(prepared: app.Prepared) -> None:
+    """Say what is allowed but seldom meant, and what of TLS needs care."""
+    for warning in [*warnings(prepared.config), *prepared.tls_warnings()]:
+        say(f"warning: {warning}")
+
+
+class Service:
+    """`path` is absolute. `taken_over`: the sockets are another gateway's still."""
+
+    def __init__(
+        self,
+        path: str,
+        prepared: app.Prepared,
+        seen: dict[str, Identity],
+        sockets: Sockets,
+        *,
+        taken_over: bool,
+    ) -> None:
+        self.path = path
+        self.seen = seen
+        self._prepared = prepared
+        self._sockets = sockets
+        self._settle_s = SETTLE_S if taken_over else 0.0
+        self._reloads = prepared.shared.metrics_board.supervisor.counter(
+            "headrace_config_reloads_total", "Attempts to use a changed configuration", ("result",)
+        )
+        _share_memory()
+
+    def __repr__(self) -> str:
+        return f"<Service {self.path} generation={self._prepared.generation}>"
+
+    @property
+    def _config(self) -> Config:
+        return self._prepared.config
+
+    @property
+    def workers(self) -> int:
+        return self._config.workers
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self._config.listen.tls == "off" else "https"
+
+    @property
+    def delay_s(self) -> float:
+        return self._config.propagation_s
+
+    @property
+    def drain_s(self) -> float:
+        return self._config.drain_s
+
+    @property
+    def watching(self) -> bool:
+        return self._config.reload.watch
+
+    @property
+    def secret(self) -> bytes:
+        return self._prepared.shared.secret
+
+    async def work(self, index: int, stop: Stop, ready: Callable[[Reloadable], None]) -> None:
+        await app.serve(self._prepared, self._sockets, index, stop, ready, settle_s=self._settle_s)
+
+    def on_death(self, index: int) -> None:
+        shared = self._prepared.shared
+        shared.metrics_board.fold(index)
+        shared.states.for_worker(index).clear()
+        shared.loads.for_worker(index).clear()
+
+    def took_over(self) -> None:
+        """The sockets are ours alone."""
+        self._settle_s = 0.0
+
+    # --- the next configuration
+
+    def load(self, seen: dict[str, Identity]) -> Candidate:
+        text, config = read_config(self.path, seen)
+        prepared = app.prepare(config, previous=self._prepared)
+        warn(prepared)
+        return Candidate(text, tuple(differences(self._config, config)), prepared)
+
+    def adopt(self, candidate: Candidate) -> None:
+        self._prepared = cast(app.Prepared, candidate.built)
+        self._prepared.commit()
+        _share_memory()
+
+    def count(self, result: Literal["applied", "refused"]) -> None:
+        self._reloads.labels(result).inc()
+
+
+def _share_memory() -> None:
+    """What was made so far is shared with workers forked from now on: collecting it in them would
+    copy its pages."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

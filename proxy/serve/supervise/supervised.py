@@ -1,0 +1,43 @@
+"""What a supervisor supervises, as far as it has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from proxy.serve.supervise.reloader import Source
+from proxy.serve.supervise.watch import Identity
+from proxy.serve.supervise.worker import Reloadable, Stop
+
+
+class Service(Source, Protocol):
+    """What is supervised. `delay_s` and `drain_s`: how long workers go on accepting when they are
+    to end, and how long their exchanges may go on then, as configured now. `secret` is handed to
+    a successor. `seen`: the files that were read, as they were before."""
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def scheme(self) -> str: ...
+
+    @property
+    def delay_s(self) -> float: ...
+
+    @property
+    def drain_s(self) -> float: ...
+
+    @property
+    def secret(self) -> bytes: ...
+
+    @property
+    def seen(self) -> Mapping[str, Identity]: ...
+
+    async def work(self, index: int, stop: Stop, ready: Callable[[Reloadable], None]) -> None:
+        """In a worker, see `proxy.serve.supervise.worker.Work`."""
+
+    def on_death(self, index: int) -> None:
+        """A worker was reaped, and its successor is not forked yet."""
+
+    def took_over(self) -> None:
+        """The sockets that came from another gateway are ours alone now."""

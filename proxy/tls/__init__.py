@@ -1,0 +1,1 @@
+"""TLS towards clients: certificates, session tickets, client certificates."""
