@@ -90,7 +90,7 @@ class ListenLimits(Section):
 
     max_connections: Count | None = None
     max_connections_per_address: Count | None = None
-    max_handshakes: Count = 512
+    max_handshakes: Count = 2048
     max_requests_in_flight: Count | None = None
     max_buffered_bytes: Annotated[int, Meta(ge=65_536)] = 256 * 1024 * 1024
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1_048_576)] = 65_536

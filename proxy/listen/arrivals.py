@@ -1,8 +1,10 @@
 """Accepted connections on their way to their first request: PROXY header, then TLS handshake.
 
 A connection costs memory and CPU from here on and is nobody's yet, so there are only so many at a
-time, each with a deadline; while they are all taken, the slow ones have less time. What fails here
-is counted by its reason and not logged: anybody can make it fail.
+time, with a deadline. A handshake begins when the client has spoken and it is its turn, a few in
+each pass of the loop: a thousand clients that speak all at once would otherwise hold up every
+stream for half a second. What fails here is counted by its reason and not logged: anybody can make
+it fail.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -18,8 +21,9 @@ from core.metrics import Metrics
 from core.tasks import spawn
 from proxy.listen.proxy_protocol import HEAD_BYTES, ProxyHeaderError, rest_length, source_address
 
-HURRY_S = 2.0
-"""How long an arrival may take while there is no room for more."""
+PER_PASS = 2
+"""Handshakes begun in one pass of the loop; each takes up to half a millisecond."""
+_NEVER_S = 86_400.0  # the event loop's own deadline, which it must have
 
 
 class Arrival:
@@ -56,6 +60,7 @@ class Arrivals:
         self._moved = moved
         self._ended = ended
         self._now = clock
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._arriving: dict[Arrival, None] = {}  # the oldest first
         self._failures = metrics.counter(
             "headrace_handshake_failures_total",
@@ -76,22 +81,19 @@ class Arrivals:
         context: ssl.SSLContext | None,
         *,
         proxy_header: bool,
-        deadline_s: float,
     ) -> None:
-        """Take over an accepted socket. `deadline_s` is for each of the two steps."""
+        """Take over an accepted socket."""
         arrival = Arrival(peer, self._now())
         self._arriving[arrival] = None
-        arrival.task = spawn(
-            self._arrive(arrival, sock, context, proxy_header, deadline_s), "arrival"
-        )
+        arrival.task = spawn(self._arrive(arrival, sock, context, proxy_header), "arrival")
 
-    def hurry(self, now: float) -> None:
-        """End those that take long: others wait for their places."""
+    def end_slow(self, now: float, patience_s: float, reason: str) -> None:
+        """End those that have taken longer than that."""
         for arrival in self._arriving:
-            if now - arrival.started_at < HURRY_S:
+            if now - arrival.started_at < patience_s:
                 return
             if arrival.task is not None and arrival.task.cancel():
-                self._failures.labels("no_room").inc()
+                self._failures.labels(reason).inc()
 
     async def _arrive(
         self,
@@ -99,32 +101,33 @@ class Arrivals:
         sock: socket.socket,
         context: ssl.SSLContext | None,
         proxy_header: bool,
-        deadline_s: float,
     ) -> None:
         try:
-            if proxy_header and not await self._read_header(arrival, sock, deadline_s):
+            if proxy_header and not await self._read_header(arrival, sock):
                 sock.close()
                 return
+            if context is not None:
+                await self._first_bytes(sock)
+                await self._turn()
             await self._loop.connect_accepted_socket(
                 partial(self._make, arrival.peer),
                 sock,
                 ssl=context,
-                ssl_handshake_timeout=deadline_s if context is not None else None,
+                ssl_handshake_timeout=_NEVER_S if context is not None else None,
             )
         except asyncio.CancelledError:
             sock.close()  # unless a transport has it, which then closes it
             raise
-        except (OSError, TimeoutError, ProxyHeaderError) as error:
+        except (OSError, ProxyHeaderError) as error:
             sock.close()
             self._failures.labels(_reason(error)).inc()
         finally:
             del self._arriving[arrival]
             self._ended(arrival.peer)
 
-    async def _read_header(self, arrival: Arrival, sock: socket.socket, deadline_s: float) -> bool:
-        async with asyncio.timeout(deadline_s):
-            head = await self._receive(sock, HEAD_BYTES)
-            rest = await self._receive(sock, rest_length(head))
+    async def _read_header(self, arrival: Arrival, sock: socket.socket) -> bool:
+        head = await self._receive(sock, HEAD_BYTES)
+        rest = await self._receive(sock, rest_length(head))
         source = source_address(head, rest)
         if source is None or source == arrival.peer:
             return True
@@ -141,6 +144,41 @@ class Arrivals:
             data += more
         return data
 
+    async def _first_bytes(self, sock: socket.socket) -> None:
+        """Until the client has sent something, which stays unread."""
+        try:
+            sock.recv(1, socket.MSG_PEEK)
+            return
+        except BlockingIOError:
+            pass
+        heard = self._loop.create_future()
+
+        def note() -> None:
+            self._loop.remove_reader(sock)
+            heard.set_result(None)
+
+        self._loop.add_reader(sock, note)
+        try:
+            await heard
+        except asyncio.CancelledError:
+            self._loop.remove_reader(sock)
+            raise
+
+    async def _turn(self) -> None:
+        turn = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._next)
+        self._waiting.append(turn)
+        await turn
+
+    def _next(self) -> None:
+        for _ in range(min(PER_PASS, len(self._waiting))):
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+        if self._waiting:
+            self._loop.call_soon(self._next)
+
 
 def _reason(error: Exception) -> str:
     """One of few words: what OpenSSL names, and what can happen to sockets."""
@@ -148,6 +186,4 @@ def _reason(error: Exception) -> str:
         return f"proxy_header_{error}"
     if isinstance(error, ssl.SSLError):
         return (error.reason or "tls").lower()
-    if isinstance(error, TimeoutError | ConnectionAbortedError):
-        return "timeout"
     return "reset" if isinstance(error, ConnectionError) else "failed"

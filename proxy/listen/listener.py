@@ -33,6 +33,9 @@ from proxy.tls.server import ServerTls
 from proxy.tls.session import TlsSession
 from proxy.turns import ReadTurns
 
+HURRY_S = 2.0
+"""How long a handshake may take while all places for handshakes are taken."""
+
 Handler = Callable[[ClientExchange], Coroutine[Any, Any, None]]
 LAST_WORDS_S = 1.0
 
@@ -195,13 +198,7 @@ class Listener:
             return
         self._per_address[peer] += 1
         self._load.count_accepted()
-        self._arrivals.begin(
-            sock,
-            peer,
-            context,
-            proxy_header=self._proxy_header,
-            deadline_s=self.timeouts.handshake_s,
-        )
+        self._arrivals.begin(sock, peer, context, proxy_header=self._proxy_header)
         if len(self._arrivals) >= self.limits.max_handshakes:
             self._acceptor.pause("handshakes")
         self._count()
@@ -300,8 +297,10 @@ class Listener:
         self._load.beat(now)
         self.admission.publish()
         self._update_date(now)
+        patience_s = self.timeouts.handshake_s
         if len(self._arrivals) >= self.limits.max_handshakes:
-            self._arrivals.hurry(now)
+            self._arrivals.end_slow(now, min(HURRY_S, patience_s), "no_room")
+        self._arrivals.end_slow(now, patience_s, "timeout")
 
     def _update_date(self, now: float) -> None:
         if now - self._date_second >= 1.0 or not self.date:

@@ -240,6 +240,28 @@ async def test_handshakes_that_fail_are_counted_by_reason_and_not_logged(
     assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []
 
 
+async def test_a_client_may_take_its_time_before_it_speaks(
+    identity: Identity, tmp_path: Path
+) -> None:
+    async with serving(identity, tmp_path) as gateway:
+        silent = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(20)]
+        await asyncio.sleep(0.05)
+        context = identity.client_context()
+        await asyncio.gather(
+            *[writer.start_tls(context, server_hostname="localhost") for _, writer in silent[:15]]
+        )
+        for reader, writer in silent[:15]:
+            client = Client(reader, writer)
+            assert (await client.ask(b"", method="GET", path="/healthz")).status == 200
+        for _, writer in silent:
+            writer.close()
+
+        async def all_gone() -> bool:
+            return failures(gateway, "reset") == 5
+
+        await eventually(all_gone)
+
+
 async def test_so_many_handshakes_at_a_time_and_the_slow_ones_make_room(
     identity: Identity, tmp_path: Path
 ) -> None:

@@ -64,6 +64,10 @@ class Setting:
             self.now += 0.1 + late_s
             self.shedding.tick(self.now)
 
+    @property
+    def level(self) -> Level:
+        return self.admission.level
+
     def workers(self, level: str) -> float:
         return self.metrics.value("headrace_overloaded_workers", level)
 
@@ -72,20 +76,20 @@ async def test_each_level_and_the_way_back(caplog: pytest.LogCaptureFixture) -> 
     setting = Setting(memory=SHARES)
     with caplog.at_level(logging.INFO):
         setting.pass_s(2.0)
-        assert setting.admission.level == Level.NORMAL
+        assert setting.level == Level.NORMAL
         setting.memory = 0.85
         setting.pass_s(LOOK_S)
-        assert (setting.admission.level, setting.admission.keep_alive) == (Level.CLOSE, False)
+        assert (setting.level, setting.admission.keep_alive) == (Level.CLOSE, False)
         assert setting.listener.shut > 0
         assert setting.listener.told == ["resume overload"]
         setting.memory = 0.99
         setting.pass_s(LOOK_S)
-        assert setting.admission.level == Level.PAUSE
+        assert setting.level == Level.PAUSE
         assert setting.listener.told[-1] == "pause overload"
         assert [setting.workers(level) for level in ("close", "refuse", "pause")] == [1, 1, 1]
         setting.memory = 0.1
         setting.pass_s(4 * (RELIEF_S + LOOK_S))
-        assert (setting.admission.level, setting.admission.keep_alive) == (Level.NORMAL, True)
+        assert (setting.level, setting.admission.keep_alive) == (Level.NORMAL, True)
         assert setting.listener.told[-1] == "resume overload"
         assert [setting.workers(level) for level in ("close", "refuse", "pause")] == [0, 0, 0]
     assert len(caplog.records) == 5  # up twice, down three times, and nothing in between
@@ -98,23 +102,23 @@ async def test_lateness_sheds_requests_and_keeps_connections() -> None:
     setting = Setting(loop_lag_s=LagConfig(refuse=0.25, pause=0.9))
     setting.pass_s(5.0)
     setting.pass_s(5.0, late_s=5.0)  # once
-    assert setting.admission.level == Level.NORMAL
+    assert setting.level == Level.NORMAL
     setting.pass_s(20.0, late_s=0.4)
-    assert setting.admission.level == Level.REFUSE
+    assert setting.level == Level.REFUSE
     assert setting.admission.keep_alive
     assert setting.listener.shut == 0
     setting.pass_s(20.0)
-    assert setting.admission.level == Level.NORMAL
+    assert setting.level == Level.NORMAL
 
 
 async def test_other_settings_hold_at_the_next_look() -> None:
     setting = Setting()
     setting.memory = 0.99
     setting.pass_s(2.0)
-    assert setting.admission.level == Level.NORMAL
+    assert setting.level == Level.NORMAL
     setting.shedding.settings = OverloadConfig(descriptors="off", memory=SHARES, loop_lag_s="off")
     setting.pass_s(LOOK_S)
-    assert setting.admission.level == Level.PAUSE
+    assert setting.level == Level.PAUSE
 
 
 async def test_its_memory_is_on_the_board() -> None:
