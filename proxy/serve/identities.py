@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from typing import Any
 
 import yaml
@@ -16,8 +17,9 @@ from core.loading import convert
 
 
 def key(arguments: argparse.Namespace) -> int:
-    """Make an API key. It is printed and kept nowhere: only its hash goes into the entry. Raises
-    ConfigError for an entry that would not be accepted."""
+    """Make an API key. It is shown once, on stderr, so that the entry on stdout, which holds only
+    its hash, can go straight into a file. Raises ConfigError for an entry that would not be
+    accepted or has expired already."""
     made = make_key(os.urandom(ENTROPY_BYTES))
     sha256 = digest_of(made.encode("ascii")).hex()
     entry: dict[str, Any] = {
@@ -31,9 +33,12 @@ def key(arguments: argparse.Namespace) -> int:
     }
     entry = {name: value for name, value in entry.items() if value is not None}
     try:
-        convert(entry, ApiKeyConfig, os.getcwd())
+        config = convert(entry, ApiKeyConfig, os.getcwd())
     except ConfigError as error:
         raise ConfigError(str(error).replace("$.expires_at", "--expires")) from error
+    if config.expires_at is not None and config.expires_at <= time.time():
+        raise ConfigError(f"--expires: {arguments.expires} is over; give an instant to come")
     text = yaml.safe_dump([entry], sort_keys=False, allow_unicode=True)
-    sys.stdout.write(f"# The key; it is not shown again:\n# {made}\n{text}")
+    sys.stderr.write(f"# The key; it is not shown again:\n{made}\n")
+    sys.stdout.write(text)
     return 0

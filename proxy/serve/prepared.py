@@ -34,6 +34,9 @@ from ratelimit.limiter import Limiter
 from ratelimit.shared_store import SharedBuckets
 from routing.prompter import Prompter
 
+_SHORTEST_SECRET = 32
+"""Characters of `routing.secret`, which keeps the caches of tenants apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -156,7 +159,8 @@ def prepare(
         Pool(config.replicas, config.upstream, Metrics.private(), time.monotonic, upstream_tls)
     with _at("$.limits"):
         Limiter(config.limits or LimitsConfig(), Metrics.private())
-    secret = config.routing.secret
+    with _at("$.routing.secret"):
+        cache_secret = _cache_secret(config)
     return Prepared(
         config=config,
         generation=1 if previous is None else previous.generation + 1,
@@ -168,8 +172,19 @@ def prepare(
         fetchers=fetchers,
         api_keys=api_keys,
         prompter=prompter,
-        cache_secret=secret.reveal() if secret is not None else "",
+        cache_secret=cache_secret,
     )
+
+
+def _cache_secret(config: Config) -> str:
+    if config.routing.secret is None:
+        return ""
+    secret = config.routing.secret.reveal()
+    if len(secret) < _SHORTEST_SECRET:
+        raise ConfigError(
+            f"the secret has {len(secret)} characters; give at least {_SHORTEST_SECRET} random ones"
+        )
+    return secret
 
 
 def _tls(

@@ -62,6 +62,7 @@ PERFORMS = {
     "proxy.serve.supervise.control",
     "proxy.serve.demo",
     "proxy.serve.demo_parts",
+    "proxy.serve.identities",
     "proxy.serve.floors",
     "proxy.serve.inspection",
     "proxy.serve.logs",

@@ -195,7 +195,7 @@ def test_the_examples_pass_the_check(identity: Identity, tmp_path: Path) -> None
         (folder / "tokenizer.json").write_bytes((DEMO_MODEL / "tokenizer.json").read_bytes())
         (folder / "tokenizer_config.json").write_text(template)
     secrets = dict.fromkeys(
-        ("HEADRACE_REDIS_PASSWORD", "VLLM_API_KEY", "HEADRACE_ROUTING_SECRET"), "secret"
+        ("HEADRACE_REDIS_PASSWORD", "VLLM_API_KEY", "HEADRACE_ROUTING_SECRET"), "secret" * 6
     )
     secrets["HEADRACE_TICKET_SECRET"] = "secret" * 8
     checks = {}

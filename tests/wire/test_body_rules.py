@@ -16,7 +16,7 @@ from loadtest.replica import FakeReplica
 async def test_rules_hold_and_an_organisation_shares_its_cache(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setenv("ROUTING_SECRET", "a secret")
+    monkeypatch.setenv("ROUTING_SECRET", "a secret" * 4)
     keys = {tenant: make_key(os.urandom(32)) for tenant in ("a1", "a2", "b1")}
     entries = [
         {

@@ -12,11 +12,13 @@ from proxy.serve.__main__ import main
 
 
 def make(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, dict[str, Any]]:
-    """The key that was printed, and its entry."""
+    """The key that was shown, and its entry."""
     assert main(["key", "new", *arguments]) == 0
-    printed = capsys.readouterr().out
-    (entry,) = yaml.safe_load(printed)
-    return printed.splitlines()[1].removeprefix("# "), entry
+    shown = capsys.readouterr()
+    key = shown.err.splitlines()[1]
+    assert key not in shown.out
+    (entry,) = yaml.safe_load(shown.out)
+    return key, entry
 
 
 def test_a_new_key_opens_what_its_entry_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,3 +42,10 @@ def test_an_entry_that_would_be_refused_is_not_made(capsys: pytest.CaptureFixtur
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "--expires: expected a date" in shown.err
+
+
+def test_a_key_that_has_expired_already_is_not_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["key", "new", "--tenant", "acme", "--expires", "2020-12-31"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "--expires: 2020-12-31 is over" in shown.err
