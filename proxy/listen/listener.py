@@ -279,6 +279,7 @@ class Listener:
         held = len(request.body)
         admission.in_flight += 1
         admission.buffered += held
+        self._load.set_exchanges(admission.in_flight)  # at once: others compare with it
         task = spawn(self._handler(exchange), "exchange", watch=False)
         task.add_done_callback(partial(self._ended, held))
         return task
@@ -287,13 +288,13 @@ class Listener:
         admission = self.admission
         admission.in_flight -= 1
         admission.buffered -= held
+        self._load.set_exchanges(admission.in_flight)
         if self.draining:
             self._count()
 
     # --- every tick
 
     def _tick(self, now: float) -> None:
-        self._load.set_exchanges(self.admission.in_flight)
         self._load.beat(now)
         self.admission.publish()
         self._update_date(now)
