@@ -24,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     compare_command.add_to(commands)
     replica_command.add_to(commands)
     namespace = parser.parse_args(arguments)
-    status: int = namespace.run(namespace)
+    try:
+        status: int = namespace.run(namespace)
+    except KeyboardInterrupt:  # before or after a run; in a run the runner is told
+        return run_command.INTERRUPTED
     return status
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
+import resource
 import secrets
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -158,11 +160,24 @@ def measure(scenario: Scenario, arguments: argparse.Namespace) -> result.Result:
     gc.freeze()
     gc.disable()  # a collection of garbage would be a lag of the client's own
     try:
-        samples = uvloop.run(_until_interrupted(runner, scenario.total_s if show else 0.0))
+        with _many_connections():
+            samples = uvloop.run(_until_interrupted(runner, scenario.total_s if show else 0.0))
     finally:
         gc.enable()
         gc.unfreeze()
     return summarize(scenario, seed, samples, about)
+
+
+@contextlib.contextmanager
+def _many_connections() -> Iterator[None]:
+    """An open loop has as many as a slow server makes it: up to the hard limit of files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # then the soft limit stays
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def _until_interrupted(runner: Runner, progress_s: float) -> Samples:

@@ -86,8 +86,13 @@ def what_came(result: Result) -> list[str]:
         lines.append(
             f"{rates['sessions_per_s']:.1f} sessions/s, {rates['answers_per_s']:.1f} answers/s, "
             f"{rates['output_tokens_per_s']:.0f} tokens/s; prompt tokens cached: "
-            f"{rates['cached_share']:.1%}; client: {rates['client_cpu']:.0%} of a core, "
-            f"{counts.connections} connections opened, {counts.resumed} resumed"
+            f"{rates['cached_share']:.1%}"
+        )
+        lines.append(
+            f"client: {rates['client_cpu']:.0%} of a core used, {rates['client_starved']:.0%} of "
+            f"the time waited for one; {counts.connections} connections opened, {counts.resumed} "
+            f"TLS sessions resumed, {counts.reconnects} requests sent again as a kept connection "
+            "had just been closed"
         )
     for name, count in counts.errors.items():
         example = counts.examples.get(name, "")

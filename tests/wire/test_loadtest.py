@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,16 @@ class Replica:
         self.url = self._process.stdout.readline().split()[-1]
         return self
 
+    def wait_for_requests(self, count: int) -> None:
+        give_up_at = time.monotonic() + 20
+        while self._seen() < count:
+            assert time.monotonic() < give_up_at, "not in time"
+            time.sleep(0.05)
+
+    def _seen(self) -> int:
+        with urllib.request.urlopen(f"{self.url}/fake/state", timeout=10) as answer:
+            return int(json.load(answer)["seen"])
+
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait(10)
@@ -347,7 +358,7 @@ def test_ctrl_c_leaves_a_report_of_what_was(small: Path, tmp_path: Path) -> None
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
-        time.sleep(2.5)
+        replica.wait_for_requests(20)
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=20)
     assert process.returncode == 130
