@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from core.load_board import LoadCell
 
 STEP_BACK_S = 0.001
-MOST_STEPS = 20
+MOST_STEPS = 30
 """So many steps back while those with less to do take nothing; then the connection is taken."""
-IGNORED = 3
-"""So many connections are taken then without waiting for those."""
+MOST_IGNORED = 64
+"""The next time two are taken before those are waited for again, then four, up to so many."""
 _SAME_WAIT_S = 0.05
 _SLACK = 0.02
 
@@ -51,7 +51,7 @@ class Balance:
         if self._steps >= MOST_STEPS:
             self._steps = 0
             for _, other in below:
-                other.ignore(IGNORED - 1)
+                other.give_up()
             return False
         self._steps += 1
         self._stepped_at = now
@@ -61,11 +61,12 @@ class Balance:
 class _Other:
     """Another worker, seen from this one."""
 
-    __slots__ = ("_cell", "_ignored", "_seen")
+    __slots__ = ("_cell", "_given_up", "_ignored", "_seen")
 
     def __init__(self, cell: LoadCell) -> None:
         self._cell = cell
         self._seen = 0
+        self._given_up = 0  # connections that were taken when it last did not come
         self._ignored = 0
 
     def __repr__(self) -> str:
@@ -79,11 +80,15 @@ class _Other:
         load = self._cell.live_load(now)
         return math.inf if load is None else load
 
-    def ignore(self, times: int) -> None:
-        """At so many looks."""
-        self._ignored = times
+    def give_up(self) -> None:
+        """It does not come: this connection is taken, and more if that is not the first time."""
+        self._given_up = min(2 * self._given_up or 1, MOST_IGNORED)
+        self._ignored = self._given_up - 1
 
     def has_moved(self) -> bool:
         """Whether it has accepted something since the last look."""
         before, self._seen = self._seen, self._cell.accepted
-        return self._seen != before
+        if self._seen == before:
+            return False
+        self._given_up = 0
+        return True

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from client import Client, chat
-from running import Caller, Identity, Process, eventually
+from running import Caller, Identity, Process, eventually, metric
 
 from loadtest.replica import FakeReplica
 
@@ -49,9 +49,11 @@ def connections(gateway: Process) -> dict[int, int]:
 
 async def all_closed(gateway: Process) -> None:
     async def none_left() -> bool:
-        return sum(connections(gateway).values()) == 0
+        names = ("headrace_downstream_connections", "headrace_exchanges_in_flight")
+        return [await metric(gateway, name) for name in names] == [0, 0]
 
     await eventually(none_left)
+    await asyncio.sleep(0.2)  # workers tell each other of their exchanges every 0.1 s
 
 
 @pytest.mark.parametrize("together", [1, 12], ids=["one by one", "a dozen at once"])
