@@ -91,7 +91,7 @@ class LoadCell:
         """What a new connection would come on top of; None: this worker takes none now.
 
         Many exchanges can share a connection of HTTP/2, and many connections can be idle: the
-        larger of the two counts. Connections are as of now, exchanges as of the last beat."""
+        larger of the two counts."""
         words = self._words
         if not words[_ACCEPTING] or now - self._floats[_BEAT] > STALE_AFTER_S:
             return None

@@ -53,7 +53,6 @@ async def all_closed(gateway: Process) -> None:
         return [await metric(gateway, name) for name in names] == [0, 0]
 
     await eventually(none_left)
-    await asyncio.sleep(0.2)  # workers tell each other of their exchanges every 0.1 s
 
 
 @pytest.mark.parametrize("together", [1, 12], ids=["one by one", "a dozen at once"])
