@@ -60,6 +60,7 @@ def round_up(value: float) -> float:
     """The next of 1, 2, 5, 10, 20, ..."""
     if value <= 0:
         return 1.0
+    value = max(value, 1e-9)  # below that nothing is drawn, and powers of ten run out
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import json
+import logging
 import os
 import random
 import shutil
@@ -72,6 +73,7 @@ class InProcess:
     """One worker in this loop: `async with InProcess(document, tmp_path) as gateway`."""
 
     def __init__(self, document: Document, folder: Path) -> None:
+        self._level = logging.getLogger("headrace").level  # of this process, so of other tests too
         self.config = parse(document, folder)
         self.prepared = app.prepare(self.config)
         self.stop = Stop()
@@ -113,6 +115,7 @@ class InProcess:
         self.stop.set()
         await asyncio.wait_for(self._task, 20)
         self.sockets.close()
+        logging.getLogger("headrace").setLevel(self._level)
 
 
 class Process:
