@@ -37,6 +37,10 @@ class Contradictions(ValueError):
         self.faults = tuple(faults)
 
 
+SHORTEST_SECRET = 32
+"""Characters, where keys are derived from a secret."""
+
+
 class Secret:
     """A reference to a secret, `file:PATH` or `env:NAME`; never the secret itself.
 
@@ -85,6 +89,17 @@ class Secret:
         value = value.removesuffix("\n").removesuffix("\r")
         if not value:
             raise ConfigError(f"the secret file {name} is empty")
+        return value
+
+    def reveal_strong(self) -> str:
+        """As `reveal`, for what other keys are derived from. Raises ConfigError also for a secret
+        that could be guessed."""
+        value = self.reveal()
+        if len(value) < SHORTEST_SECRET:
+            raise ConfigError(
+                f"the secret has {len(value)} characters; give at least {SHORTEST_SECRET} random "
+                "ones, as `openssl rand -hex 32` prints"
+            )
         return value
 
     def __repr__(self) -> str:

@@ -278,7 +278,7 @@ class Listener:
         admission = self.admission
         held = len(request.body)
         admission.in_flight += 1
-        admission.buffered += held
+        admission.hold(held)
         self._load.set_exchanges(admission.in_flight)  # at once: others compare with it
         task = spawn(self._handler(exchange), "exchange", watch=False)
         task.add_done_callback(partial(self._ended, held))
@@ -287,7 +287,7 @@ class Listener:
     def _ended(self, held: int, task: asyncio.Task[None]) -> None:
         admission = self.admission
         admission.in_flight -= 1
-        admission.buffered -= held
+        admission.hold(-held)
         self._load.set_exchanges(admission.in_flight)
         if self.draining:
             self._count()

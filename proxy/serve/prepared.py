@@ -34,9 +34,6 @@ from ratelimit.limiter import Limiter
 from ratelimit.shared_store import SharedBuckets
 from routing.prompter import Prompter
 
-_SHORTEST_SECRET = 32
-"""Characters of `routing.secret`, which keeps the caches of tenants apart."""
-
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -160,7 +157,8 @@ def prepare(
     with _at("$.limits"):
         Limiter(config.limits or LimitsConfig(), Metrics.private())
     with _at("$.routing.secret"):
-        cache_secret = _cache_secret(config)
+        secret = config.routing.secret
+        cache_secret = secret.reveal_strong() if secret is not None else ""
     return Prepared(
         config=config,
         generation=1 if previous is None else previous.generation + 1,
@@ -174,17 +172,6 @@ def prepare(
         prompter=prompter,
         cache_secret=cache_secret,
     )
-
-
-def _cache_secret(config: Config) -> str:
-    if config.routing.secret is None:
-        return ""
-    secret = config.routing.secret.reveal()
-    if len(secret) < _SHORTEST_SECRET:
-        raise ConfigError(
-            f"the secret has {len(secret)} characters; give at least {_SHORTEST_SECRET} random ones"
-        )
-    return secret
 
 
 def _tls(

@@ -45,7 +45,6 @@ HTTP1_ALPN = ("http/1.1",)
 TicketSource = Literal["files", "secret", "memory", "openssl"]
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _EXPIRES_SOON_DAYS = 14
-_SHORTEST_SECRET = 32
 _TICKETS = 2  # for each full handshake, as OpenSSL has it
 
 
@@ -209,13 +208,8 @@ class ServerTls:
             return "files", FileKeys([_ticket_key(path) for path in settings.files])
         if settings.secret is None:
             return "memory", DerivedKeys(self._secret, settings.rotation_s)
-        secret = settings.secret.reveal()
-        if len(secret) < _SHORTEST_SECRET:
-            raise ConfigError(
-                f"the secret has {len(secret)} characters; give at least {_SHORTEST_SECRET} random "
-                "ones, as `openssl rand -hex 32` prints"
-            )
-        return "secret", DerivedKeys(secret.encode(), settings.rotation_s)
+        secret = settings.secret.reveal_strong().encode()
+        return "secret", DerivedKeys(secret, settings.rotation_s)
 
 
 def _filled(

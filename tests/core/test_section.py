@@ -7,7 +7,7 @@ import os
 import pytest
 
 from core.errors import ConfigError
-from core.section import Contradictions, FilePath, OutputPath, Secret, Section
+from core.section import SHORTEST_SECRET, Contradictions, FilePath, OutputPath, Secret, Section
 
 
 def test_a_secret_of_the_environment_is_revealed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,3 +92,13 @@ def test_sections_are_frozen() -> None:
 
 def test_contradictions_read_as_one_text() -> None:
     assert str(Contradictions([(".a", "is odd"), (".b", "too")])) == ".a: is odd; .b: too"
+
+
+def test_keys_are_derived_from_no_secret_that_could_be_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADRACE_TEST_KEY", "x" * SHORTEST_SECRET)
+    assert Secret("env:HEADRACE_TEST_KEY").reveal_strong() == "x" * SHORTEST_SECRET
+    monkeypatch.setenv("HEADRACE_TEST_KEY", "x" * (SHORTEST_SECRET - 1))
+    with pytest.raises(ConfigError, match="has 31 characters; give at least 32 random ones"):
+        Secret("env:HEADRACE_TEST_KEY").reveal_strong()
