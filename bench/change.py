@@ -29,10 +29,10 @@ import yaml
 from bench.client import Lane, Target
 from bench.http2_client import Http2Lane
 from bench.processes import BenchError, Processes, accepts, family, free_port
-from bench.rig import AUDIENCE, DEMO_MODEL, ISSUER
+from bench.rig import AUDIENCE, DEMO_MODEL, ISSUER, make_identity
 from proxy.serve.supervise.control import NobodyThere, visit
 from proxy.serve.supervise.messages import Outcome, Reload
-from proxy.serve.throwaway import Issuer, make_certificate
+from proxy.serve.throwaway import Issuer
 
 TOKEN_MS = 400
 STREAM_TOKENS = 60
@@ -215,9 +215,7 @@ class Gateway:
 async def run(streams: int, reloads: int) -> int:
     with tempfile.TemporaryDirectory(prefix="headrace-") as name:
         folder = Path(name)
-        make_certificate(folder)
-        issuer = Issuer(ISSUER, AUDIENCE)
-        (folder / "jwks.json").write_bytes(issuer.key_set())
+        issuer = make_identity(folder)
         with Processes(folder) as processes:
             try:
                 return await _measured(processes, folder, issuer, streams, reloads)

@@ -29,13 +29,12 @@ from typing import cast
 import uvloop
 
 from bench.measure import quantile
-from bench.processes import BenchError, Processes, accepts, free_port
-from bench.rig import AUDIENCE, ISSUER, start_gateway, start_redis
+from bench.processes import BenchError, Processes
+from bench.rig import start_watched
 from bench.stall import Upstream, serve
 from core.exchange import Header
 from core.http2.engine import EngineOptions, ErrorCode
 from core.http2.engines import make_engine
-from proxy.serve.throwaway import Issuer, make_certificate
 
 PACE_S = 0.02
 STREAMS, MANY_TOKENS = 100, 100_000
@@ -215,16 +214,7 @@ async def _phase(client: Client, streams: Sequence[int]) -> tuple[float, float]:
 
 
 def run(processes: Processes, folder: Path, rounds: int) -> list[str]:
-    make_certificate(folder)
-    issuer = Issuer(ISSUER, AUDIENCE)
-    (folder / "jwks.json").write_bytes(issuer.key_set())
-    ports = (free_port(), free_port())
-    upstream = [sys.executable, "-m", "bench.http2_stall", "--upstream", *map(str, ports)]
-    processes.start("upstream", upstream, lambda: all(map(accepts, ports)))
-    start_redis(processes, folder)
-    port = free_port()
-    start_gateway(processes, folder, port, ports)
-    token = issuer.token("tenant-1", tier="gold")
+    port, token = start_watched(processes, folder, "bench.http2_stall")
     return uvloop.run(measure(port, str(folder / "ca.pem"), token, rounds))
 
 

@@ -31,8 +31,7 @@ from typing import cast
 
 from bench.measure import quantile
 from bench.processes import BenchError, ClientProcess, Processes, accepts, family, free_port
-from bench.rig import AUDIENCE, ISSUER, start_gateway, start_redis
-from proxy.serve.throwaway import Issuer, make_certificate
+from bench.rig import make_identity, start_gateway, start_redis
 
 BAR_KIB = 60.0
 PER_PROCESS = 2500
@@ -81,9 +80,7 @@ class Rig:
 
 
 def build(processes: Processes, folder: Path, streams: int, workers: int) -> Rig:
-    make_certificate(folder)
-    issuer = Issuer(ISSUER, AUDIENCE)
-    (folder / "jwks.json").write_bytes(issuer.key_set())
+    issuer = make_identity(folder)
     ports = (free_port(), free_port())
     ends = [sys.executable, "-m", "bench.idle_ends"]
     upstream = processes.start(

@@ -45,9 +45,7 @@ class Rig:
 
 def build(processes: Processes, folder: Path) -> Rig:
     """Start it all; BenchError when something does not come up."""
-    make_certificate(folder)
-    issuer = Issuer(ISSUER, AUDIENCE)
-    (folder / "jwks.json").write_bytes(issuer.key_set())
+    issuer = make_identity(folder)
     token = issuer.token("tenant-1", tier="gold")
     ports = (free_port(), free_port())
     processes.start(
@@ -78,6 +76,27 @@ def build(processes: Processes, folder: Path) -> Rig:
     for streams, name in http2.items():
         client("target", name=name, port=gateway_port, ca=ca, token=token, http2_streams=streams)
     return Rig(client, tuple(proxies), http2)
+
+
+def make_identity(folder: Path) -> Issuer:
+    """The gateway's certificate and the key set in `folder`, and who signs tokens for it."""
+    make_certificate(folder)
+    issuer = Issuer(ISSUER, AUDIENCE)
+    (folder / "jwks.json").write_bytes(issuer.key_set())
+    return issuer
+
+
+def start_watched(processes: Processes, folder: Path, module: str) -> tuple[int, str]:
+    """A gateway before the upstream that `python -m MODULE --upstream PORT PORT` is; its port and
+    a token for it."""
+    issuer = make_identity(folder)
+    ports = (free_port(), free_port())
+    upstream = [sys.executable, "-m", module, "--upstream", *map(str, ports)]
+    processes.start("upstream", upstream, lambda: all(map(accepts, ports)))
+    start_redis(processes, folder)
+    port = free_port()
+    start_gateway(processes, folder, port, ports)
+    return port, issuer.token("tenant-1", tier="gold")
 
 
 def start_redis(processes: Processes, folder: Path) -> None:

@@ -32,9 +32,8 @@ from typing import cast
 import uvloop
 
 from bench.client import WORDS
-from bench.processes import BenchError, Processes, accepts, free_port
-from bench.rig import AUDIENCE, ISSUER, start_gateway, start_redis
-from proxy.serve.throwaway import Issuer, make_certificate
+from bench.processes import BenchError, Processes
+from bench.rig import start_watched
 
 PACE_S = 0.005
 QUIET_TOKENS = 400
@@ -204,16 +203,8 @@ class Stream:
 
 
 def run(processes: Processes, folder: Path) -> Iterator[str]:
-    make_certificate(folder)
-    issuer = Issuer(ISSUER, AUDIENCE)
-    (folder / "jwks.json").write_bytes(issuer.key_set())
-    ports = (free_port(), free_port())
-    upstream = [sys.executable, "-m", "bench.stall", "--upstream", *map(str, ports)]
-    processes.start("upstream", upstream, lambda: all(map(accepts, ports)))
-    start_redis(processes, folder)
-    port = free_port()
-    start_gateway(processes, folder, port, ports)
-    authority, token = str(folder / "ca.pem"), issuer.token("tenant-1", tier="gold")
+    port, token = start_watched(processes, folder, "bench.stall")
+    authority = str(folder / "ca.pem")
     stream = Stream(port, authority, token)
     stream.watch(20)
     alone = stream.watch(QUIET_TOKENS)
