@@ -21,6 +21,7 @@ from loadtest.replica.answer import Answer
 from loadtest.replica.behaviour import Behaviour, parse_behaviour, requested
 from loadtest.replica.connection import Connection, Request
 from loadtest.replica.engine import Engine, Job, Overloaded
+from loadtest.replica.listener import Listener
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.record import Record
 from loadtest.replica.request import Generation, Refused, parse_body, parse_generation
@@ -52,8 +53,7 @@ class FakeReplica:
         **changes: Any,
     ) -> None:
         self.options = replace(options or ReplicaOptions(), **changes)
-        self.host = host
-        self.port = port
+        self._listener = Listener(host, port, tls)
         self.connections: set[Connection] = set()
         self.requests: deque[Record] = deque(maxlen=self.options.keep_log)
         self.engine = Engine(self.options)
@@ -62,7 +62,6 @@ class FakeReplica:
         self._on_exit = on_exit
         self._behaviour = parse_behaviour(self.options.behaviour)
         self.speech = _speech(self.options.tokenizer, self.options.chat_template)
-        self._server: asyncio.AbstractServer | None = None
         self._answers: dict[Job, Answer] = {}
         self._changed = asyncio.Event()
         self._numbers = itertools.count(1)
@@ -79,8 +78,12 @@ class FakeReplica:
 
     # -- for tests and the command line ----------------------------------------------------------
     @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
     def url(self) -> str:
-        return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}"
+        return f"{'https' if self._tls else 'http'}://{self._listener.host}:{self.port}"
 
     @property
     def in_flight(self) -> int:
@@ -98,7 +101,7 @@ class FakeReplica:
     def behave(self, text: str) -> None:
         """Misbehave like this from now on ("" = behave); ValueError for unknown names."""
         self._behaviour = parse_behaviour(text)
-        if "refuse" in self._behaviour and self._server is not None:
+        if "refuse" in self._behaviour and self._listener.is_open:
             self._refuse(self._behaviour["refuse"])
 
     async def __aenter__(self) -> FakeReplica:
@@ -123,24 +126,17 @@ class FakeReplica:
         """Stop listening and reset what is open."""
         if self._returns is not None:
             self._returns.cancel()
-        self.stop_listening()
+        await self._listener.stopped()
         self.reset_connections()
         await self.wait_for(lambda: not self.connections)
 
     async def start_listening(self) -> None:
         """Accept connections (again), on the port it had."""
-        if self._server is None:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(
-                lambda: Connection(self), self.host, self.port, ssl=self._tls, backlog=4096
-            )
-            self.port = self._server.sockets[0].getsockname()[1]
+        await self._listener.start(lambda: Connection(self))
 
     def stop_listening(self) -> None:
         """Refuse new connections; open ones go on."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._listener.stop()
 
     def reset_connections(self) -> None:
         for connection in list(self.connections):

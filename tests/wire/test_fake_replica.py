@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 
 import pytest
@@ -455,3 +456,16 @@ async def test_tls(tmp_path):
         client.send(max_tokens=2)
         assert len((await client.answer())[1]) == 4
         await client.close()
+
+
+@pytest.mark.parametrize("passes", range(4))
+async def test_a_connection_that_is_being_accepted_at_the_end_is_reset(passes):
+    async with FakeReplica() as replica:
+        client = socket.create_connection(("127.0.0.1", replica.port))
+        client.setblocking(False)
+        for _ in range(passes):
+            await asyncio.sleep(0)
+    with client:
+        async with asyncio.timeout(5):
+            with pytest.raises(ConnectionResetError):
+                await asyncio.get_running_loop().sock_recv(client, 1)
