@@ -29,10 +29,11 @@ class ClientCertificate:
 @dataclass(slots=True)
 class Request:
     """A complete request that passed the gate. `path` is without query, `headers` are without
-    Content-Length; `received_at` and `complete_at` are monotonic seconds of the first head byte
-    and of the last body byte. `peer` is the client's address, and `scheme` what it used, as far as
-    trusted proxies tell (None: they do not). `client_certificate`: valid, and of an authority that
-    is trusted; None when there is none or none is asked for."""
+    Content-Length; `received_at`, `head_at` and `complete_at` are monotonic seconds of the first
+    byte, of the last one of the head, and of the last one of the body. `peer` is the client's
+    address, and `scheme` what it used, as far as trusted proxies tell (None: they do not).
+    `client_certificate`: valid, and of an authority that is trusted; None when there is none or
+    none is asked for."""
 
     method: str
     path: str
@@ -43,6 +44,7 @@ class Request:
     version: str
     received_at: float
     complete_at: float
+    head_at: float = 0.0
     scheme: str | None = None
     client_certificate: ClientCertificate | None = None
 

@@ -16,12 +16,13 @@ import msgspec
 
 from core.metrics import Metrics
 from proxy.line_sink import LINE_BYTES, LineSink
+from proxy.phases import PHASES
 
 FLUSH_S = 0.05
 FLUSH_RECORDS = 64
 """Flush sooner when so many wait: a pipe holds 64 KiB."""
 OFF = "off"
-_CUTS = (256, 16)
+_CUTS = (256, 12)
 """Characters kept of each text when a line is too long: the second always fits."""
 
 
@@ -34,7 +35,8 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `key` is the id of an API key, `auth_fault` why a credential was refused. `tokens_estimated`:
     the replica reported no usage. `limit` is the rule that refused, `limit_unit` and `limit_per`
     what it counts and for whom, `retry_after_ms` how long the client was told to wait;
-    `shadow_refusals` are the rules that would have refused.
+    `shadow_refusals` are the rules that would have refused. `spent` and `entered_at` are of the
+    running clock, in seconds, and unset again when it has stopped.
     """
 
     request_id: str
@@ -72,12 +74,46 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     bytes_sent: int | None = None
     ttft_ms: float | None = None
     total_ms: float | None = None
+    head_ms: float | None = None
+    body_ms: float | None = None
+    gate_ms: float | None = None
     auth_ms: float | None = None
+    understand_ms: float | None = None
     tokenize_ms: float | None = None
     reserve_ms: float | None = None
+    queue_ms: float | None = None
     route_ms: float | None = None
     connect_ms: float | None = None
     first_token_ms: float | None = None
+    relay_ms: float | None = None
+    spent: dict[str, float] | None = None
+    entered_at: float = 0.0
+
+    def enter(self, phase: str, now: float) -> None:
+        """`phase` begins at `now`, and the one before it ends."""
+        spent, before = self.spent, self.phase
+        if spent is None:
+            self.spent = {}
+        elif before is not None:
+            spent[before] = spent.get(before, 0.0) + now - self.entered_at
+        self.phase = phase
+        self.entered_at = now
+
+    def leave(self, now: float) -> dict[str, float]:
+        """The exchange ends: what each phase took, in seconds, is returned and put into the
+        fields."""
+        spent, last = self.spent or {}, self.phase
+        if last is not None and self.spent is not None:
+            spent[last] = spent.get(last, 0.0) + now - self.entered_at
+        for phase, seconds in spent.items():
+            if (field := _FIELDS.get(phase)) is not None:
+                setattr(self, field, milliseconds(seconds))
+        self.spent = None
+        self.entered_at = 0.0
+        return spent
+
+
+_FIELDS = {phase: phase + "_ms" for phase in PHASES}
 
 
 def milliseconds(seconds: float) -> float:

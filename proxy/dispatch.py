@@ -21,6 +21,7 @@ from core.prompt import Prompt
 from core.replica import Replica
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.flow import Watchdog
+from proxy.phases import server_timing
 from proxy.relay import Relay, RelayTimeouts, Upstream
 
 _MOST_TOKENS = 2**31  # beyond what any exchange can use: such a count is a fault
@@ -155,6 +156,7 @@ class Dispatcher:
         estimates: TokenEstimates,
         clock: Clock,
         metrics: Metrics,
+        server_timing: bool = True,
     ) -> None:
         self._router = router
         self._pool = pool
@@ -165,6 +167,7 @@ class Dispatcher:
         self._watchdog = watchdog
         self._estimates = estimates
         self._now = clock
+        self._server_timing = server_timing
         self._retries = metrics.counter(
             "headrace_retries_total", "Tries beyond the first, by the failure before", ("reason",)
         )
@@ -182,8 +185,7 @@ class Dispatcher:
         failure: GatewayError | None = None
         failed_in: str | None = None
         while True:
-            routed_at = self._now()
-            record.phase = "route"
+            record.enter("route", self._now())
             try:
                 lease = await self._router.lease(
                     model=delivery.prompt.model,
@@ -199,7 +201,6 @@ class Dispatcher:
             tries += 1
             record.tries = tries
             replica_id = record.replica = lease.replica.id
-            record.route_ms = milliseconds(self._now() - routed_at)
             try:
                 with lease:
                     await self._try(exchange, delivery, record, lease, fresh)
@@ -229,29 +230,28 @@ class Dispatcher:
         lease: Lease,
         fresh: bool,
     ) -> None:
-        record.phase = "connect"
+        record.enter("connect", self._now())
         record.predicted_cached_tokens = lease.predicted_cached
-        started_at = self._now()
         connection = await self._pool.connect(lease.replica.id, fresh)
-        sent_at = self._now()
-        record.connect_ms = milliseconds(sent_at - started_at)
+        record.enter("first_token", self._now())
+        own_headers = [*delivery.own_headers, *delivery.limit_headers]
 
         def on_first_event(now: float) -> None:
             delivery.begun = True
             lease.first_token(now)
-            record.phase = "relay"
-            record.first_token_ms = milliseconds(now - sent_at)
+            record.enter("relay", now)
+            if self._server_timing:
+                own_headers.append((b"server-timing", server_timing(record.spent or {})))
             record.ttft_ms = milliseconds(now - exchange.request.received_at)
 
         relay = Relay(
             exchange,
             stream=delivery.stream,
             strip_usage=delivery.strip_usage,
-            own_headers=[*delivery.own_headers, *delivery.limit_headers],
+            own_headers=own_headers,
             on_first_event=on_first_event,
             timeouts=self._timeouts,
         )
-        record.phase = "first_token"
         delivery.relay = relay
         self._watchdog.add(relay)
         try:

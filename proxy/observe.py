@@ -7,6 +7,7 @@ from core.errors import GatewayError
 from core.exchange import Exchange
 from core.metrics import Counter, Histogram, Metrics
 from proxy.access_log import AccessLog, AccessRecord, milliseconds
+from proxy.phases import PHASES
 from proxy.usage import UsageLog
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -42,6 +43,13 @@ class Observer:
             "From the first byte of the request to the request being sent upstream",
             (0.0001, 0.00025, 0.0005, *_SECONDS[:10]),
         ).labels()
+        phases = metrics.histogram(
+            "headrace_phase_seconds",
+            "Where the time of exchanges with a model went, by phase",
+            (0.00005, 0.0001, 0.00025, 0.0005, *_SECONDS),
+            ("phase",),
+        )
+        self._phases = {phase: phases.labels(phase) for phase in PHASES}
         self._tokens = metrics.counter(
             "headrace_tokens_total", "Tokens by model and kind", ("model", "kind")
         )
@@ -56,18 +64,24 @@ class Observer:
     def open(self, exchange: Exchange) -> AccessRecord:
         self._in_flight.inc()
         request = exchange.request
-        return AccessRecord(
+        record = AccessRecord(
             request_id=exchange.id,
             peer=request.peer,
             scheme=request.scheme,
             method=request.method,
         )
+        received_at, complete_at = request.received_at, request.complete_at or self._now()
+        head_at = request.head_at or complete_at
+        record.spent = {"head": head_at - received_at, "body": complete_at - head_at}
+        record.phase, record.entered_at = "gate", complete_at
+        return record
 
     def close(self, exchange: Exchange, record: AccessRecord) -> None:
         now = self._now()
         self._in_flight.dec()
         record.bytes_sent = exchange.bytes_sent
         record.total_ms = milliseconds(now - exchange.request.received_at)
+        spent = record.leave(now)
         key = (record.route, record.status)
         counter = self._by_route.get(key)
         if counter is None:
@@ -83,6 +97,8 @@ class Observer:
             if meters is None:
                 meters = self._by_model[record.model] = self._meters_of(record.model)
             meters.observe(record)
+            for phase, seconds in spent.items():
+                self._phases[phase].observe(seconds)
         self.log.write(record)
         if self.usage is not None:
             self.usage.write(record)

@@ -164,10 +164,8 @@ class Pipeline:
         path, method = request.path, request.method
         if method == "OPTIONS" and self._preflight(exchange, record):
             return
-        record.phase = "admission"
         if path != self._services.health_path:
             self._services.admission.check_request()
-        record.phase = "route_match"
         if path in INFERENCE:
             record.route = path
             if method != "POST":
@@ -192,7 +190,7 @@ class Pipeline:
         services, now = self._services, self._now
         chat = record.route == CHAT
         principal = await self._authenticate(exchange, record)
-        record.phase = "understand"
+        record.enter("understand", now())
         large = len(exchange.request.body) >= LARGE_BYTES
         if large:
             await self._turns.wait()
@@ -205,20 +203,17 @@ class Pipeline:
             rule.check(call)
         salt = services.salt_of(principal)
 
-        record.phase = "tokenize"
-        started_at = now()
+        record.enter("tokenize", now())
         render = services.prompter.chat if chat else services.prompter.completion
         prompt = await render(model, call.document, salt)
         services.prompter.check_length(model, prompt, call.max_output_tokens)
-        tokenized_at = now()
-        record.tokenize_ms = milliseconds(tokenized_at - started_at)
         record.prompt_tokens = prompt.length
         priority = principal.priority
         if priority and model not in services.prioritized:
             priority = 0
         delivery = self._delivery(exchange, call, prompt, rule, salt, priority=priority)
 
-        record.phase = "reserve"
+        record.enter("reserve", now())
         reservation = await services.limiter.reserve(
             principal,
             model=model,
@@ -228,7 +223,6 @@ class Pipeline:
             address=exchange.request.peer,
         )
         with reservation:
-            record.reserve_ms = milliseconds(now() - tokenized_at)
             _note_reservation(record, reservation)
             reservation.follow(partial(services.dispatcher.relayed_tokens, delivery))
             delivery.limit_headers = reservation.headers
@@ -284,14 +278,12 @@ class Pipeline:
         answer_json(exchange, answer, self._own_headers(exchange))
 
     async def _authenticate(self, exchange: Exchange, record: AccessRecord) -> Principal:
-        record.phase = "auth"
-        started_at = self._now()
+        record.enter("auth", self._now())
         try:
             principal = await self._services.authenticator.authenticate(exchange.request)
         except Unauthenticated as error:
             record.auth_fault = error.fault or None
             raise
-        record.auth_ms = milliseconds(self._now() - started_at)
         record.organisation = principal.organisation or None
         record.tenant = principal.tenant
         record.subject = principal.subject or None

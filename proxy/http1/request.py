@@ -105,12 +105,12 @@ class RequestReader:
         framing = self._framing_of(buffer[:end])
         self.keep_alive = framing.keep_alive
         self.received = 0
+        self.body_started_at = now
         rest = buffer[end:]
         if framing.length == 0:
             self._buffer = rest
             return self._complete(b"", now)
         self._framing = framing
-        self.body_started_at = now
         self._body = []
         if framing.length is None:
             self._chunks = _ChunkedBody(buffer[:end])
@@ -194,7 +194,8 @@ class RequestReader:
         self._framing = None
         self._body = []
         started_at, self.started_at = self.started_at, 0.0
-        return Request(method, path, query, headers, body, self._peer, version, started_at, now)
+        head_at, peer = self.body_started_at, self._peer
+        return Request(method, path, query, headers, body, peer, version, started_at, now, head_at)
 
 
 class _ChunkedBody:

@@ -147,4 +147,5 @@ class IncomingRequest:
         if length is not None and length != self.size:
             raise BadRequest("The body is not as long as announced.", code="bad_framing")
         body = b"".join(self._parts)
-        return Request(method, path, query, headers, body, peer, "2", self.started_at, now)
+        begun = self.started_at
+        return Request(method, path, query, headers, body, peer, "2", begun, now, begun)

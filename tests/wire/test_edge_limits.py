@@ -102,7 +102,7 @@ async def test_a_request_too_many_is_refused_and_health_is_not(tmp_path: Path) -
         assert_overloaded(await other.ask(b"", method="GET", path="/v1/models"))
         assert await healthy(other)
         assert gateway.metric(SHED, "in_flight") == 4
-        assert gateway.metric("headrace_failures_total", "admission", "overloaded") == 4
+        assert gateway.metric("headrace_failures_total", "gate", "overloaded") == 4
         busy.pop().close()
 
         async def served() -> bool:

@@ -1,0 +1,32 @@
+"""Where the time of one exchange goes: every moment of it belongs to exactly one phase. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PHASES = (
+    "head",
+    "body",
+    "gate",
+    "auth",
+    "understand",
+    "tokenize",
+    "reserve",
+    "queue",
+    "route",
+    "connect",
+    "first_token",
+    "relay",
+)
+"""In the order of an exchange. `gate`: from the last byte of the request until it is worked on, and
+the checks before authentication. `understand`: the body is parsed and judged. `queue`: waiting for
+a replica with room. `first_token`: from sending to the replica until its first event, the only one
+that is the replica's alone. `relay`: until the end. A retry adds to the phases that it repeats."""
+
+OWN = tuple(phase for phase in PHASES if phase not in ("head", "body", "first_token", "relay"))
+"""What the gateway itself takes."""
+
+
+def server_timing(spent: Mapping[str, float]) -> bytes:
+    """`spent` (seconds by phase) as the value of `Server-Timing` (W3C), in milliseconds."""
+    return ", ".join([f"{phase};dur={s * 1e3:.2f}" for phase, s in spent.items()]).encode("ascii")

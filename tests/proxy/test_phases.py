@@ -1,0 +1,34 @@
+"""The phases of an exchange: their names, their header, and that they leave no gap."""
+
+from __future__ import annotations
+
+from proxy.access_log import AccessRecord
+from proxy.phases import OWN, PHASES, server_timing
+
+
+def test_each_phase_has_a_field_in_the_log() -> None:
+    assert {phase + "_ms" for phase in PHASES} <= set(AccessRecord.__struct_fields__)
+    assert set(OWN) < set(PHASES)
+
+
+def test_phases_follow_each_other_without_a_gap() -> None:
+    record = AccessRecord(request_id="r", phase="gate", spent={"head": 0.25}, entered_at=1.0)
+    record.enter("route", 1.5)
+    record.enter("connect", 2.0)
+    record.enter("route", 2.25)  # a retry
+    record.enter("connect", 3.0)
+    assert record.phase == "connect"
+    spent = record.leave(4.0)
+    assert spent == {"head": 0.25, "gate": 0.5, "route": 1.25, "connect": 1.25}
+    assert (record.head_ms, record.gate_ms, record.route_ms) == (250.0, 500.0, 1250.0)
+    assert (record.connect_ms, record.auth_ms) == (1250.0, None)
+    assert (record.spent, record.entered_at) == (None, 0.0)
+
+
+def test_a_record_that_never_ran_has_no_phases() -> None:
+    record = AccessRecord(request_id="r")
+    assert record.leave(1.0) == {}
+
+
+def test_server_timing_is_in_milliseconds() -> None:
+    assert server_timing({"auth": 0.0001, "route": 0.01}) == b"auth;dur=0.10, route;dur=10.00"
