@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from auth.key_config import QuotaConfig
+from auth.key_config import QuotaConfig, priority_fault
 from core.exchange import ClientCertificate
 from core.principal import Principal, Quota
-from core.section import Section
+from core.section import Contradictions, Section
 
 _NAMES = ("subject", "dns", "uri", "fingerprint")
 
@@ -32,6 +32,7 @@ class CertificateConfig(Section):
     groups: tuple[str, ...] = ()
     models: tuple[str, ...] | None = None
     limits: dict[str, QuotaConfig] = {}  # noqa: RUF012 - copied for each
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if sum(getattr(self, name) is not None for name in _NAMES) != 1:
@@ -40,6 +41,8 @@ class CertificateConfig(Section):
             raise ValueError("expected a `tenant` that is not empty")
         if self.fingerprint is not None and not re.fullmatch("[0-9a-fA-F]{64}", self.fingerprint):
             raise ValueError("expected 64 hex digits as `fingerprint`")
+        if fault := priority_fault(self.priority):
+            raise Contradictions([(".priority", fault)])
 
 
 class CertificateCallers:
@@ -89,4 +92,5 @@ def _principal(rule: CertificateConfig, name: str) -> Principal:
         organisation=rule.organisation,
         limits=tuple((each, Quota(own.limit, own.burst)) for each, own in rule.limits.items()),
         groups=frozenset(rule.groups),
+        priority=rule.priority,
     )

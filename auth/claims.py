@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 from auth.config import ClaimsConfig
-from auth.key_config import MAX_NAME_CHARS
+from auth.key_config import MAX_NAME_CHARS, MAX_PRIORITY
 from auth.token import TokenRefused
 from core.principal import Principal, Quota
 
 MAX_NAMES = 1024
 MAX_LIMITS = 32
 MAX_LIMIT = 1_000_000_000
-MAX_PRIORITY = 1000
 
 _split_names = re.compile(r"[\s,]+").split
 _NOT_THERE = object()

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 from core.section import Contradictions, FilePath, Section
 
 MAX_NAME_CHARS = 256
+MAX_PRIORITY = 1000
 
 _match_sha256 = re.compile(r"[0-9a-fA-F]{64}").fullmatch
 _match_date = re.compile(r"\d{4}-\d\d-\d\d").fullmatch
@@ -53,7 +54,8 @@ class QuotaConfig(Section):
 class ApiKeyConfig(Section):
     """One API key, by the hex SHA-256 of it; `headrace key new` makes the entry.
 
-    `id` names it in logs, limits and revocations. `models`: None means all.
+    `id` names it in logs, limits and revocations. `models`: None means all. `priority`: of its
+    requests among those that wait at a replica, the lowest first.
     """
 
     id: str
@@ -65,6 +67,7 @@ class ApiKeyConfig(Section):
     groups: tuple[str, ...] = ()
     models: tuple[str, ...] | None = None
     limits: dict[str, QuotaConfig] = {}  # noqa: RUF012 - copied for each
+    priority: int = 0
     expires_at: Instant | None = None
 
     def __post_init__(self) -> None:
@@ -82,6 +85,8 @@ class ApiKeyConfig(Section):
             # What was written is not shown: it may be the key.
             sentence = "expected 64 hex digits, as `headrace key new` prints them (not the key)"
             faults.append((".sha256", sentence))
+        if fault := priority_fault(self.priority):
+            faults.append((".priority", fault))
         if faults:
             raise Contradictions(faults)
 
@@ -95,6 +100,12 @@ class ApiKeysConfig(Section):
     def __post_init__(self) -> None:
         if self.file is None and not self.keys:
             raise ValueError("expected `file`, `keys` or both")
+
+
+def priority_fault(value: int) -> str | None:
+    if -MAX_PRIORITY <= value <= MAX_PRIORITY:
+        return None
+    return f"expected a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}"
 
 
 def _is_name(text: str) -> bool:

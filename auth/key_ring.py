@@ -94,4 +94,5 @@ def _principal(key: ApiKeyConfig) -> Principal:
         key=key.id,
         limits=tuple((name, Quota(own.limit, own.burst)) for name, own in key.limits.items()),
         groups=frozenset(key.groups),
+        priority=key.priority,
     )

@@ -92,8 +92,20 @@ def _add_key(commands: Any) -> None:
     new.add_argument("--tenant", required=True, help="whose key it is")
     new.add_argument("--id", help="names the key (default: the tenant and a few digits)")
     new.add_argument("--user", help="the user inside the tenant")
+    new.add_argument("--organisation", help="what the tenant belongs to, for limits")
     new.add_argument("--tier", help="for rules and limits")
+    new.add_argument("--group", action="append", help="for rules of access; repeatable")
     new.add_argument("--model", action="append", help="may use it; repeatable (default: all)")
+    new.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="RULE=LIMIT[:BURST]",
+        help="its own figures for a rule of the limits; repeatable",
+    )
+    new.add_argument(
+        "--priority", type=int, metavar="N", help="-1000 to 1000, the lowest first (default: 0)"
+    )
     new.add_argument("--expires", metavar="DATE", help="2027-01-31, or with a time and zone")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -28,7 +28,7 @@ from proxy.config import (
 from proxy.request_config import RequestsConfig
 from proxy.serve.references import missing_references
 from proxy.tls.config import TlsConfig
-from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig
+from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig, Rule
 from routing.config import ModelConfig, RoutingConfig
 
 __all__ = [
@@ -98,10 +98,29 @@ class Config(Section):
             raise Contradictions(faults)
 
     @property
+    def named_limits(self) -> LimitsConfig | None:
+        """`limits` by the models' own names, wherever it was written with their aliases."""
+        if self.limits is None:
+            return None
+        own = {alias: model.name for model in self.models for alias in model.aliases}
+        return msgspec.structs.replace(
+            self.limits,
+            prices={own.get(name, name): price for name, price in self.limits.prices.items()},
+            rules=tuple(_by_name(rule, own) for rule in self.limits.rules),
+        )
+
+    @property
     def limits_redis(self) -> RedisConfig | None:
         """The Redis that the limits are kept in, if they are."""
         store = None if self.limits is None else self.limits.store
         return store.redis if isinstance(store, RedisStoreConfig) else None
+
+
+def _by_name(rule: Rule, own: Mapping[str, str]) -> Rule:
+    if own.keys().isdisjoint(rule.match.models):
+        return rule
+    models = tuple(own.get(name, name) for name in rule.match.models)
+    return msgspec.structs.replace(rule, match=msgspec.structs.replace(rule.match, models=models))
 
 
 def load_config(path: str) -> Config:
@@ -134,11 +153,21 @@ def warnings(config: Config) -> list[str]:
             f"$.admin.address: {config.admin.address} can be reached from other hosts, without "
             "TLS or authentication"
         )
-    issuers = () if config.auth == "none" else config.auth.issuers
-    claimed = any(issuer.claims.priority is not None for issuer in issuers)
-    if claimed and not any(model.takes_priority for model in config.models):
-        found.append("$.auth.issuers: a claim is the priority, and no model `takes_priority`")
+    if not any(model.takes_priority for model in config.models):
+        found += _idle_priorities(config)
     return found
+
+
+def _idle_priorities(config: Config) -> Iterator[str]:
+    if config.auth == "none":
+        return
+    if any(issuer.claims.priority is not None for issuer in config.auth.issuers):
+        yield "$.auth.issuers: a claim is the priority, and no model `takes_priority`"
+    keys = () if config.auth.api_keys is None else config.auth.api_keys.keys
+    if any(key.priority for key in keys):
+        yield "$.auth.api_keys: a key has a priority, and no model `takes_priority`"
+    if any(rule.priority for rule in config.auth.client_certificates):
+        yield "$.auth.client_certificates: a rule has a priority, and no model `takes_priority`"
 
 
 def _name_clashes(config: Config) -> Iterator[Fault]:
@@ -177,7 +206,11 @@ def _replica_faults(config: Config) -> Iterator[Fault]:
 def _limit_faults(config: Config) -> Iterator[Fault]:
     if config.limits is None:
         return
-    names = [model.name for model in config.models]
+    names = [name for model in config.models for name in (model.name, *model.aliases)]
+    for model in config.models:
+        priced = [name for name in (model.name, *model.aliases) if name in config.limits.prices]
+        for name in priced[1:]:
+            yield f".limits.prices.{name}", f"`{priced[0]}` is the same model; give one price"
     named = [(f"prices.{name}", name) for name in config.limits.prices]
     for index, rule in enumerate(config.limits.rules):
         for number, name in enumerate(rule.match.models):

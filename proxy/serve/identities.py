@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from typing import Any
@@ -14,6 +15,10 @@ from auth.api_key import ENTROPY_BYTES, digest_of, make_key
 from auth.key_config import ApiKeyConfig
 from core.errors import ConfigError
 from core.loading import convert
+
+_OPTIONS = {"expires_at": "expires", "models": "model", "groups": "group", "limits": "limit"}
+_match_path = re.compile(r"^\$\.(\w+)", re.MULTILINE)
+_match_limit = re.compile(r"(.+)=(\d{1,12})(?::(\d{1,12}))?").fullmatch
 
 
 def key(arguments: argparse.Namespace) -> int:
@@ -28,17 +33,39 @@ def key(arguments: argparse.Namespace) -> int:
         "tenant": arguments.tenant,
         "user": arguments.user,
         "tier": arguments.tier,
+        "organisation": arguments.organisation,
+        "groups": arguments.group,
         "models": arguments.model,
+        "limits": dict(map(_limit, arguments.limit)) or None,
+        "priority": arguments.priority,
         "expires_at": arguments.expires,
     }
     entry = {name: value for name, value in entry.items() if value is not None}
     try:
         config = convert(entry, ApiKeyConfig, os.getcwd())
     except ConfigError as error:
-        raise ConfigError(str(error).replace("$.expires_at", "--expires")) from error
+        raise ConfigError(_match_path.sub(_option, str(error))) from error
     if config.expires_at is not None and config.expires_at <= time.time():
         raise ConfigError(f"--expires: {arguments.expires} is over; give an instant to come")
     text = yaml.safe_dump([entry], sort_keys=False, allow_unicode=True)
     sys.stderr.write(f"# The key; it is not shown again:\n{made}\n")
     sys.stdout.write(text)
     return 0
+
+
+def _limit(text: str) -> tuple[str, dict[str, int]]:
+    """A rule's name and the key's own figures for it, from `RULE=LIMIT` or `RULE=LIMIT:BURST`.
+    Raises ConfigError."""
+    found = _match_limit(text)
+    if found is None:
+        raise ConfigError(
+            f"--limit: expected RULE=LIMIT or RULE=LIMIT:BURST in whole numbers, got {text[:64]!r}"
+        )
+    name, limit, burst = found.groups()
+    return name, {"limit": int(limit)} | ({} if burst is None else {"burst": int(burst)})
+
+
+def _option(path: re.Match[str]) -> str:
+    """What was written on the command line, instead of where the entry has it."""
+    name = path[1]
+    return f"--{_OPTIONS.get(name, name)}"

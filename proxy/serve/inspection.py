@@ -139,7 +139,8 @@ def uses(config: Config, principal: Principal, name: str) -> Iterator[str]:
             yield f"{error.reason} at {route}: {error.message}"
             continue
         yield f"may use {name} at {route}; limits:"
-        limits = config.limits.rules if config.limits is not None else ()
+        found = config.named_limits
+        limits = () if found is None else found.rules
         own = dict(principal.limits)
         buckets = make_plan(limits, Who(principal, model, route)).buckets
         for rule in (bucket.rule for bucket in buckets):

@@ -24,16 +24,17 @@ IN_MEMORY = (
 def limits(arguments: argparse.Namespace) -> int:
     """Exit status 1: the store cannot be asked. Raises ConfigError."""
     config = load_config(arguments.config)
-    if config.limits is None or not config.limits.rules:
+    named = config.named_limits
+    if named is None or not named.rules:
         raise ConfigError("$.limits: there are no rules")
     redis = config.limits_redis
     if redis is None:
         say(IN_MEMORY)
         return EXIT_NO_STORE
-    inspector = Inspector(redis, config.limits.rules, [model.name for model in config.models])
+    inspector = Inspector(redis, named.rules, [model.name for model in config.models])
     try:
         if arguments.action == "reset":
-            _check_rule(config.limits, arguments.rule)
+            _check_rule(named, arguments.rule)
             count = inspector.reset(arguments.tenant, arguments.rule)
             sys.stdout.write(
                 f"OK: {arguments.tenant}: {count} {'bucket' if count == 1 else 'buckets'} reset\n"

@@ -81,7 +81,7 @@ class Marks:
         return cls(
             auth=identity((config.auth, config.limits_redis if _follows(config) else None)),
             key_sets={i.issuer: identity((i.jwks, i.algorithms)) for i in issuers},
-            limits=identity(config.limits),
+            limits=identity(config.named_limits),
             usage=_usage_mark(config),
             replica_tls={r.replica.id: identity((r.url, r.tls)) for r in config.replicas},
             hashing=(routing.block_tokens, identity(routing.secret)),
@@ -155,7 +155,7 @@ def prepare(
         upstream_tls = _upstream_tls(config, marks, previous)
         Pool(config.replicas, config.upstream, Metrics.private(), time.monotonic, upstream_tls)
     with _at("$.limits"):
-        Limiter(config.limits or LimitsConfig(), Metrics.private())
+        Limiter(config.named_limits or LimitsConfig(), Metrics.private())
     with _at("$.routing.secret"):
         secret = config.routing.secret
         cache_secret = secret.reveal_strong() if secret is not None else ""

@@ -157,7 +157,7 @@ def _access(config: Config) -> Access | None:
 def _limiter(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> Limiter:
     if previous is not None and previous.prepared.marks.limits == prepared.marks.limits:
         return previous.limiter
-    config = prepared.config.limits or LimitsConfig()
+    config = prepared.config.named_limits or LimitsConfig()
     return Limiter(
         config,
         around.metrics,

@@ -74,6 +74,7 @@ def test_the_first_rule_that_fits() -> None:
             groups=("ml",),
             models=("m",),
             limits={"r": QuotaConfig(limit=3)},
+            priority=-7,
         ),
         CertificateConfig(dns="other.example", tenant="c"),
     ]
@@ -86,6 +87,7 @@ def test_the_first_rule_that_fits() -> None:
         "",
         (("r", Quota(3)),),
         frozenset({"ml"}),
+        -7,
     )
 
 
@@ -96,6 +98,7 @@ def test_the_first_rule_that_fits() -> None:
         {"tenant": "a", "dns": "b", "uri": "c"},
         {"tenant": "", "dns": "b"},
         {"tenant": "a", "fingerprint": "ab"},
+        {"tenant": "a", "dns": "b", "priority": 1001},
     ],
 )
 def test_rules_that_are_refused(rule: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ def test_when_a_key_expires(text: str, seconds: float) -> None:
         ({"tenant": "a\nb"}, r"\$\.tenant: expected 1 to 256"),
         ({"user": "x" * 257}, r"\$\.user: expected at most 256"),
         ({"sha256": "0" * 63}, r"\$\.sha256: expected 64 hex digits"),
+        ({"priority": -1001}, r"\$\.priority: expected a whole number from -1000 to 1000"),
         ({"limits": {"r": {"limit": -1}}}, r"\$\.limits.*limit: expected at least 0"),
     ],
 )

@@ -25,6 +25,7 @@ def made(**changes: Any) -> Config:
 
 
 RULE = {"name": "all", "limit": 60}
+PRICE = {"input": 1, "output": 1}
 TWO_MODELS = [{"name": "a"}, {"name": "b", "aliases": ["c"]}]
 
 
@@ -94,6 +95,10 @@ def test_what_cannot_be_left_out(key: str) -> None:
         (
             {"limits": {"prices": {"qwn3": {"input": 1, "output": 1}}}},
             ["$.limits.prices.qwn3: no model is named `qwn3`; did you mean `qwen3`?"],
+        ),
+        (
+            {"limits": {"prices": {"qwen3": PRICE, "gpt-4o": PRICE}}},
+            ["$.limits.prices.gpt-4o: `qwen3` is the same model; give one price"],
         ),
         (
             {"usage": {"redis_stream": "usage"}},
@@ -177,6 +182,41 @@ def test_a_priority_that_nobody_takes_is_warned_of() -> None:
     assert line.startswith("$.auth.issuers: a claim is the priority")
     models = [{"name": "qwen3", "takes_priority": True}]
     assert warnings(made(auth={"issuers": [issuer]}, models=models)) == []
+
+
+@pytest.mark.parametrize(
+    ("auth", "place"),
+    [
+        (
+            {"api_keys": {"keys": [{"id": "k", "sha256": "0" * 64, "tenant": "a", "priority": 1}]}},
+            "$.auth.api_keys:",
+        ),
+        (
+            {"client_certificates": [{"dns": "a.example", "tenant": "a", "priority": -1}]},
+            "$.auth.client_certificates:",
+        ),
+    ],
+)
+def test_so_is_one_of_a_key_or_a_certificate(auth: Any, place: str) -> None:
+    tls = {
+        "certificates": [{"certificate": "c.pem", "key": "k.pem"}],
+        "client_certificates": {"ca": "ca.pem"},
+    }
+    listen = {"addresses": ["127.0.0.1:8080"], "tls": tls}
+    (line,) = warnings(made(auth=auth, listen=listen))
+    assert line.startswith(place)
+    models = [{"name": "qwen3", "takes_priority": True}]
+    assert warnings(made(auth=auth, listen=listen, models=models)) == []
+
+
+def test_limits_may_name_models_by_their_aliases() -> None:
+    rule = RULE | {"match": {"models": ["gpt-4o"]}}
+    config = made(limits={"rules": [rule, {"name": "b", "limit": 1}], "prices": {"gpt-4o": PRICE}})
+    limits = config.named_limits
+    assert limits is not None
+    assert list(limits.prices) == ["qwen3"]
+    assert [found.match.models for found in limits.rules] == [("qwen3",), ()]
+    assert made().named_limits is None
 
 
 def test_what_is_allowed_but_seldom_meant_is_warned_of() -> None:
