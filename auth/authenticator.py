@@ -131,9 +131,10 @@ class Authenticator:
         was never had; RateLimited when its address asks or fails too often.
         """
         shown = request.header(b"authorization")
+        digest: bytes | None = None
         if self._requests is None and shown is not None:
             # Nearly all requests end here: good callers are no matter of throttling.
-            principal = self._tokens.recall(shown)
+            digest, principal = self._tokens.recall(shown)
             if principal is not None:
                 return principal
         network = network_of(request.peer)
@@ -149,19 +150,20 @@ class Authenticator:
                 return principal
         failures = self._failures
         if failures is None:
-            return await self._identify(shown)
+            return await self._identify(shown, digest)
         wait_s = failures.wait_s(network, self._clock())
         if wait_s > 0:
             return self._only_known(shown, wait_s)
         try:
-            return await self._identify(shown)
+            return await self._identify(shown, digest)
         except Unauthenticated:
             failures.take(network, self._clock())
             raise
 
-    async def _identify(self, shown: bytes | None) -> Principal:
+    async def _identify(self, shown: bytes | None, digest: bytes | None) -> Principal:
+        """`digest`: of a header that was looked up already, see `TokenVerifier.recall`."""
         key = _key_in(shown)
-        return await self._tokens.verify(shown) if key is None else self._by_key(key)
+        return await self._tokens.verify(shown, digest) if key is None else self._by_key(key)
 
     def _only_known(self, shown: bytes | None, wait_s: float) -> Principal:
         """Nothing is worked out for an address that fails so often; good callers behind the same
@@ -169,7 +171,7 @@ class Authenticator:
         key = _key_in(shown)
         principal = None
         if key is None:
-            principal = self._tokens.recall(shown)
+            principal = self._tokens.recall(shown)[1]
         else:
             with suppress(Unauthenticated):
                 principal = self._by_key(key)

@@ -88,6 +88,10 @@ class AbsentKeys:
         if len(self._until) > MAX_ABSENT:
             self._until.popitem(last=False)
 
+    def until(self, kid: str | None, algorithm: str) -> float:
+        """Until when it causes none; 0 when it may."""
+        return self._until.get((kid, algorithm), 0.0)
+
     def holds(self, kid: str | None, algorithm: str, now: float) -> bool:
         until = self._until.get((kid, algorithm))
         if until is None or now < until:

@@ -168,6 +168,12 @@ class KeySource:
         finally:
             self._waiting -= 1
 
+    def absent_until(self, kid: str | None, algorithm: str) -> float:
+        """Until when no fetch would be made for this key, as none has brought it lately, or the
+        allowance is used up. Another key set, whoever fetches it, makes another `epoch`."""
+        allowed_at = self._policy.allowed_at(self._slot.history)
+        return max(allowed_at, self._absent.until(kid, algorithm))
+
     async def _wait_for(self, kid: str | None, algorithm: str, arrived_at: float) -> PyJWK | None:
         for _ in range(_ROUNDS):
             flight = self._take_off(arrived_at)

@@ -152,15 +152,17 @@ class TokenVerifier:
         """Issuer -> seconds since its key set was last fetched on this host (None: never)."""
         return {name: source.age() for name, source in self._sources.items()}
 
-    async def verify(self, authorization: bytes | None) -> Principal:
-        """Who sent this value of the header `Authorization`.
+    async def verify(self, authorization: bytes | None, digest: bytes | None = None) -> Principal:
+        """Who sent this value of the header `Authorization`. `digest`: what `recall` gave when it
+        did not know, so that nothing is hashed twice.
 
         Raises Unauthenticated, always with the same words, or Unavailable when the issuer's key
         set was never had.
         """
-        digest, principal = self._known(authorization)
-        if principal is not None:
-            return principal
+        if digest is None:
+            digest, principal = self.recall(authorization)
+            if principal is not None:
+                return principal
         try:
             raw = bearer_token(authorization)
             if not digest:
@@ -176,12 +178,9 @@ class TokenVerifier:
         self._count_verified.inc()
         return principal
 
-    def recall(self, authorization: bytes | None) -> Principal | None:
-        """As `verify`, if that is known already; None where it would have to be found out."""
-        return self._known(authorization)[1]
-
-    def _known(self, authorization: bytes | None) -> tuple[bytes, Principal | None]:
-        """The digest that a credential is remembered by (empty: it never is), and whose it is."""
+    def recall(self, authorization: bytes | None) -> tuple[bytes, Principal | None]:
+        """The digest that a credential is remembered by (empty: it never is), and whose it is, if
+        that is known already; None where it would have to be found out."""
         if authorization is None or len(authorization) > _MAX_HEADER_BYTES:
             return b"", None
         # Nearly all requests end here: the header, as it stands, was good before.
@@ -215,7 +214,7 @@ class TokenVerifier:
             if self._clock() < until and (by is None or epoch == by.epoch):
                 raise TokenRefused(fault)
         source: KeySource | None = None
-        epoch = 0
+        epoch, refused_until = 0, 0.0
         try:
             token = read_token(raw)
             source = self._source(token)
@@ -227,6 +226,7 @@ class TokenVerifier:
                 epoch = source.epoch
                 key = source.find(token.kid, token.algorithm)
             if key is None:
+                refused_until = source.absent_until(token.kid, token.algorithm)
                 raise TokenNotYet("unknown key")
             verify_signature(token, key)
             check_required(token.claims, source.issuer.required_claims)
@@ -236,7 +236,9 @@ class TokenVerifier:
                 raise TokenNotYet("revoked")
         except TokenRefused as error:
             if not isinstance(error, TokenNotYet):
-                known_bad = _Refused(str(error), self._clock() + REFUSED_S, source, epoch)
+                refused_until = self._clock() + REFUSED_S
+            if refused_until > self._clock():
+                known_bad = _Refused(str(error), refused_until, source, epoch)
                 _put(self._refused, digest, known_bad, MAX_REFUSED)
             raise
         known = _Remembered(principal, expires_at, source, epoch, names)

@@ -84,6 +84,8 @@ def test_absent_keys_are_forgotten_after_the_cool_down() -> None:
     absent = AbsentKeys(10)
     absent.remember("a", "ES256", 100)
     assert absent.holds("a", "ES256", 109.9)
+    assert absent.until("a", "ES256") == 110
+    assert absent.until("a", "RS256") == 0
     assert not absent.holds("a", "RS256", 105)
     assert not absent.holds("b", "ES256", 105)
     assert not absent.holds("a", "ES256", 110)

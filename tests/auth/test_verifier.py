@@ -384,6 +384,50 @@ async def test_a_refusal_is_found_out_once(world: World, monkeypatch: pytest.Mon
     assert read == [*tokens, tokens[0]]
 
 
+async def test_an_unknown_key_is_looked_for_once_a_cool_down(
+    world: World, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.show(world.key.token())
+    read: list[bytes] = []
+
+    def reading(raw: bytes) -> Any:
+        read.append(raw)
+        return read_token(raw)
+
+    monkeypatch.setattr(verifier, "read_token", reading)
+    strangers = [make_key(str(number)).token() for number in range(5)]  # more than may be fetched
+    for token in strangers * 3:
+        await world.refuses(token)
+    assert read == strangers
+    world.clock.now += 10
+    for token in strangers:
+        await world.refuses(token)
+    assert read == strangers * 2
+
+
+async def test_a_key_that_appears_in_between_is_good_at_once(
+    world: World, make_key: MakeKey
+) -> None:
+    successor = make_key("two")
+    token = successor.token()
+    await world.refuses(token)
+    world.fetcher.keys.append(successor.jwk)
+    await world.refuses(world.key.token(kid="another"))  # it has the keys fetched
+    await world.show(token)
+
+
+async def test_what_was_looked_up_is_not_hashed_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = b"bearer " + world.key.token()
+    digest, principal = world.authenticator.recall(shown)
+    assert principal is None
+    with monkeypatch.context() as patched:
+        patched.delattr(verifier, "hashlib")
+        assert (await world.authenticator.verify(shown, digest)).subject == "alice"
+    assert world.authenticator.recall(shown) == (digest, Principal("alice", "alice"))
+
+
 async def test_an_hour_without_the_issuer_refuses_no_good_token(
     world: World, make_key: MakeKey
 ) -> None:
