@@ -13,6 +13,7 @@ from typing import Any
 import uvloop
 
 from loadtest.replica import KNOWN, FakeReplica, ReplicaOptions, parse_behaviour
+from loadtest.replica.kv_log import ENCODINGS
 
 _DEFAULT = ReplicaOptions()
 _FLAGS: tuple[tuple[str, type, str], ...] = (
@@ -30,6 +31,10 @@ _FLAGS: tuple[tuple[str, type, str], ...] = (
     ("output_tokens", int, "length of an answer without max_tokens"),
     ("keep_alive_s", float, "idle connections are closed after this"),
     ("api_key", str, "required bearer key on /v1"),
+    ("kv_events", str, f"publish KV events: {', '.join(ENCODINGS)}"),
+    ("kv_endpoint", str, "where KV events are published"),
+    ("kv_replay_endpoint", str, "where they are told again"),
+    ("kv_topic", str, "their topic"),
     ("keep_log", int, "requests kept for /fake/log"),
 )
 
@@ -65,6 +70,8 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.kv_events not in ENCODINGS:
+        arguments.parser.error(f"--kv-events is one of {', '.join(ENCODINGS)}")
     try:
         parse_behaviour(arguments.fake)
     except ValueError as error:

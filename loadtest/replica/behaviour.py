@@ -52,6 +52,10 @@ KNOWN: dict[str, tuple[float, str]] = {
     "health": (503, "answer /health with N"),
     "metrics": (503, "answer /metrics with N"),
     "slow_health": (1, "wait N s before answering /health"),
+    # KV events (process-wide only)
+    "kv_drop": (3, "publish every Nth batch of KV events to nobody; a replay has it"),
+    "kv_lose": (3, "lose every Nth batch of KV events for good"),
+    "kv_twice": (0, "announce every block twice, and gone twice"),
 }
 
 NOTHING: Behaviour = {}

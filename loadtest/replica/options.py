@@ -15,6 +15,9 @@ class ReplicaOptions:
     behaviour: misbehaviours of every request (see `behaviour.KNOWN`).
     max_queued: waiting requests beyond this are refused as vLLM does; None = never.
     keep_alive_s: idle connections are closed after this (vLLM: 5 s).
+    kv_events: off, or the encoding of KV events (`kv_log.ENCODINGS`), published at kv_endpoint
+    (`*` for a port: a free one) and answered for at kv_replay_endpoint (empty: never).
+    kv_connect: connect to kv_endpoint instead of binding it.
     keep_log: remembered requests; keep_bodies: whether they keep headers and body.
     """
 
@@ -33,5 +36,11 @@ class ReplicaOptions:
     keep_alive_s: float = 5.0
     api_key: str | None = None
     behaviour: str = ""
+    kv_events: str = "off"
+    kv_endpoint: str = "tcp://127.0.0.1:*"
+    kv_connect: bool = False
+    kv_replay_endpoint: str = "tcp://127.0.0.1:*"
+    kv_topic: str = "kv@demo"
+    kv_buffer_steps: int = 10_000
     keep_log: int = 10_000
     keep_bodies: bool = True

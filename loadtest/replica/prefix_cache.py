@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
+
+
+class Listener(Protocol):
+    """Who is told what the cache holds, as engines tell by KV events."""
+
+    def stored(
+        self, parent: int | None, keys: list[int], ids: Sequence[int], salt: str
+    ) -> None: ...
+
+    def removed(self, keys: list[int]) -> None: ...
+
+    def cleared(self) -> None: ...
 
 
 class PrefixCache:
@@ -16,6 +29,7 @@ class PrefixCache:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.listener: Listener | None = None
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -43,11 +57,34 @@ class PrefixCache:
 
     def insert(self, ids: Sequence[int], salt: str = "") -> None:
         """Keep all full blocks of `ids`, the head as the most recently used."""
-        for key in reversed(self.keys(ids, salt)):
+        keys = self.keys(ids, salt)
+        if self.listener is not None:
+            self._tell_stored(self.listener, keys, ids, salt)
+        for key in reversed(keys):
             self._blocks[key] = None
             self._blocks.move_to_end(key)
+        gone = []
         while len(self._blocks) > self.num_blocks:
-            self._blocks.popitem(last=False)
+            gone.append(self._blocks.popitem(last=False)[0])
+        if gone and self.listener is not None:
+            self.listener.removed(gone)
 
     def clear(self) -> None:
         self._blocks.clear()
+        if self.listener is not None:
+            self.listener.cleared()
+
+    def _tell_stored(
+        self, listener: Listener, keys: list[int], ids: Sequence[int], salt: str
+    ) -> None:
+        """Each run of blocks that are new; a run after others has a parent and no salt."""
+        size, first = self.block_size, 0
+        while first < len(keys):
+            last = first
+            while last < len(keys) and keys[last] not in self._blocks:
+                last += 1
+            if last > first:
+                parent = keys[first - 1] if first else None
+                tokens = ids[first * size : last * size]
+                listener.stored(parent, keys[first:last], tokens, "" if first else salt)
+            first = last + 1

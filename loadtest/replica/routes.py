@@ -14,6 +14,7 @@ from loadtest.replica.behaviour import Behaviour
 from loadtest.replica.connection import Connection, Request
 from loadtest.replica.engine import Engine
 from loadtest.replica.exposition import exposition
+from loadtest.replica.kv_publisher import KvPublisher
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.record import Record
 from loadtest.replica.request import Refused, parse_body
@@ -37,6 +38,7 @@ class Replica(Heads, Protocol):
 
     options: ReplicaOptions
     engine: Engine
+    kv: KvPublisher
 
     @property
     def connections(self) -> Collection[Connection]: ...
@@ -88,9 +90,12 @@ class Operations:
             "/load": ("GET", self._load),
             "/metrics": ("GET", self._metrics),
             "/version": ("GET", self._version),
+            "/kv_event_sources": ("GET", self._kv_event_sources),
             "/fake/log": ("GET", self._log),
             "/fake/state": ("GET", self._state),
             "/fake/behaviour": ("PUT", self._set_behaviour),
+            "/fake/restart": ("POST", self._restart),
+            "/reset_prefix_cache": ("POST", self._reset_prefix_cache),
         }
 
     def _tokenize(self, connection: Connection, request: Request) -> None:
@@ -137,6 +142,21 @@ class Operations:
 
     def _version(self, connection: Connection, request: Request) -> None:
         answer_json(self._replica, connection, 200, {"version": dialect.VERSION})
+
+    def _kv_event_sources(self, connection: Connection, request: Request) -> None:
+        if self._replica.kv.is_open:
+            answer_json(self._replica, connection, 200, self._replica.kv.sources())
+        else:
+            answer_json(self._replica, connection, 404, {"detail": "Not Found"})
+
+    def _restart(self, connection: Connection, request: Request) -> None:
+        """The engine alone: its cache and its events begin anew."""
+        self._replica.kv.restart()
+        answer(self._replica, connection, 200)
+
+    def _reset_prefix_cache(self, connection: Connection, request: Request) -> None:
+        self._replica.engine.cache.clear()
+        answer(self._replica, connection, 200)
 
     def _log(self, connection: Connection, request: Request) -> None:
         lines = "".join(f"{json.dumps(record.as_json())}\n" for record in self._replica.requests)

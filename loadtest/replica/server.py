@@ -21,6 +21,7 @@ from loadtest.replica.answer import Answer
 from loadtest.replica.behaviour import Behaviour, parse_behaviour, requested
 from loadtest.replica.connection import Connection, Request
 from loadtest.replica.engine import Engine, Job, Overloaded
+from loadtest.replica.kv_publisher import KvPublisher
 from loadtest.replica.listener import Listener
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.record import Record
@@ -57,6 +58,7 @@ class FakeReplica:
         self.connections: set[Connection] = set()
         self.requests: deque[Record] = deque(maxlen=self.options.keep_log)
         self.engine = Engine(self.options)
+        self.kv = KvPublisher(self.options, self.engine.cache, lambda: self._behaviour)
         self.keep_alive_s = self.options.keep_alive_s
         self._tls = tls
         self._on_exit = on_exit
@@ -119,6 +121,7 @@ class FakeReplica:
     async def start(self) -> None:
         """Listen; OSError when the port is taken. With `refuse` nothing listens."""
         await self.start_listening()
+        self.kv.start()
         if "refuse" in self._behaviour:
             self._refuse(self._behaviour["refuse"])
 
@@ -126,6 +129,7 @@ class FakeReplica:
         """Stop listening and reset what is open."""
         if self._returns is not None:
             self._returns.cancel()
+        self.kv.close()
         await self._listener.stopped()
         self.reset_connections()
         await self.wait_for(lambda: not self.connections)
