@@ -1,14 +1,23 @@
 """Which replica holds which prefix, judged by what was sent there. Pure.
 
-One dictionary from a block's hash to a mask of targets (bits); residency of a chain is closed
+One mapping from a block's hash to a mask of targets (bits); residency of a chain is closed
 towards its head, so a bisection on masks finds every target's match at once. Each target forgets
 its least recently used blocks beyond its capacity, tails first. What was dispatched counts from
 that moment (`expect`), lives until the first token and then stays (`confirm`), or is dropped.
+
+Of a target that tells by events what it holds (`use_exact`), that alone counts (`hold`, `unhold`,
+`clear`), and beside it what is on its way. The masks are in a dictionary, or in memory that other
+processes read.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+
+from routing.index_target import Masks, Target
+
+__all__ = ["Masks", "PrefixIndex", "Target"]
 
 _SWEEP = 64
 _MOST_AT_ONCE = 4096
@@ -16,33 +25,15 @@ _SLACK = 1024
 _SHRINK = 0.95
 _GROW = 1.05
 _MOST_GROWTH = 4
-
-
-class Target:
-    """One replica's part of the index. `resident` is in order of use, the oldest first; beyond
-    `most` of them the oldest go. `expected` counts what is on its way."""
-
-    __slots__ = ("alive", "bit", "capacity", "expected", "most", "nominal", "resident")
-
-    def __init__(self, bit: int, capacity: int) -> None:
-        self.bit = bit
-        self.capacity = capacity
-        self.nominal = capacity
-        self.most = capacity
-        self.alive = True
-        self.resident: dict[int, None] = {}
-        self.expected: dict[int, int] = {}
-
-    def __repr__(self) -> str:
-        return f"<Target {self.bit:#x}: {len(self.resident)} of {self.capacity} blocks>"
+_EVERYTHING = 1 << 62
 
 
 class PrefixIndex:
     """`max_entries` bounds the resident blocks of all targets together."""
 
-    def __init__(self, max_entries: int) -> None:
+    def __init__(self, max_entries: int, masks: Masks | None = None) -> None:
         self._max_entries = max_entries
-        self._masks: dict[int, int] = {}
+        self._masks: Masks = {} if masks is None else masks
         self._targets: list[Target] = []
         self._free_bits: list[int] = []
         self._highest = 0
@@ -56,17 +47,30 @@ class PrefixIndex:
         """Distinct blocks."""
         return len(self._masks)
 
-    def add(self, capacity: int) -> Target:
-        """A new, cold target holding up to `capacity` blocks."""
-        if self._free_bits:
-            bit = self._free_bits.pop()
-        else:
-            bit = 1 << self._highest
-            self._highest += 1
-        target = Target(bit, max(capacity, 1))
+    def add(self, capacity: int, name: str = "") -> Target:
+        """A new, cold target holding up to `capacity` blocks. `name`: its replica's id, for an
+        index that shares what it knows with other processes."""
+        return self._join(Target(self._free_bit(), max(capacity, 1)))
+
+    def add_at(self, bit: int, capacity: int) -> Target:
+        """As `add`, with a bit of the caller's choice that no other target has. All targets of an
+        index are made by `add`, or all by this."""
+        for dying in self._dying:
+            if dying.bit == bit:
+                self._wipe(dying, _EVERYTHING)
+        self._dying = [dying for dying in self._dying if dying.bit != bit]
+        return self._join(Target(bit, max(capacity, 1), fixed=True))
+
+    def _join(self, target: Target) -> Target:
         self._targets.append(target)
         self._bound_all()
         return target
+
+    def _free_bit(self) -> int:
+        if self._free_bits:
+            return self._free_bits.pop()
+        self._highest += 1
+        return 1 << self._highest - 1
 
     def has(self, target: Target) -> bool:
         return target.alive and target in self._targets
@@ -85,7 +89,7 @@ class PrefixIndex:
             self._dying.append(target)
             self._bound_all()
 
-    def clear(self) -> None:
+    def clear_all(self) -> None:
         """Forget every target; `sweep` does the work."""
         for target in list(self._targets):
             self.remove(target)
@@ -123,15 +127,22 @@ class PrefixIndex:
         """The prompt of `blocks` is being sent to `target`. Must be followed by exactly one
         `confirm` or `drop`."""
         expected, masks, bit = target.expected, self._masks, target.bit
+        known = target.held if target.exact else target.resident
         for block in blocks:
-            expected[block] = expected.get(block, 0) + 1
-            masks[block] = masks.get(block, 0) | bit
+            count = expected.get(block, 0)
+            expected[block] = count + 1
+            if not count and block not in known:
+                masks[block] = masks.get(block, 0) | bit
         if self._dying:
             self._sweep(_SWEEP + len(blocks))
 
     def confirm(self, target: Target, blocks: Sequence[int]) -> None:
-        """The first token came: `blocks` are resident, and the most recently used."""
+        """The first token came: `blocks` are resident, and the most recently used. Of an exact
+        target: they count for nothing soon, as its events tell."""
         if not target.alive:
+            return
+        if target.exact:
+            target.leaving.append(blocks)
             return
         resident, expected = target.resident, target.expected
         for block in reversed(blocks):  # the head is the youngest, so that tails go first
@@ -150,15 +161,75 @@ class PrefixIndex:
         """It failed before that."""
         if not target.alive:
             return
-        expected, resident = target.expected, target.resident
+        expected = target.expected
+        known = target.held if target.exact else target.resident
         for block in blocks:
             count = expected[block] - 1
             if count:
                 expected[block] = count
                 continue
             del expected[block]
-            if block not in resident:
+            if block not in known:
                 self._clear(block, target.bit)
+
+    # --- a target that tells what it holds
+
+    def use_exact(self, target: Target, exact: bool) -> None:
+        """From now on `target` tells by `hold` and `unhold` what is there, and is believed to hold
+        nothing before it has; or, not `exact`, it does so no more: what it held is judged as if
+        it had been sent there."""
+        if target.exact == exact or not target.alive:
+            return
+        if exact:
+            self.clear(target)
+            target.exact = True
+            return
+        target.exact = False
+        for block in target.held:
+            target.resident[block] = None
+        target.held = set()
+        leaving, target.leaving, target.due = target.leaving, deque(), 0
+        for blocks in leaving:
+            self.confirm(target, blocks)
+        self._shrink(target)
+
+    def hold(self, target: Target, block: int) -> None:
+        """The exact `target` holds `block` from now on. Idempotent."""
+        if target.alive and block not in target.held:
+            target.held.add(block)
+            if block not in target.expected:
+                self._masks[block] = self._masks.get(block, 0) | target.bit
+
+    def unhold(self, target: Target, block: int) -> None:
+        """It holds `block` no more; a prompt on its way with it still counts. Idempotent."""
+        if target.alive and block in target.held:
+            target.held.discard(block)
+            if block not in target.expected:
+                self._clear(block, target.bit)
+
+    def clear(self, target: Target) -> None:
+        """Nothing is there any more, or nothing is known to be; what is on its way still counts.
+        A large target is wiped bit by bit, under the bit that it had, unless that is fixed."""
+        if not target.alive:
+            return
+        ghost = Target(target.bit, 1, fixed=target.fixed)
+        ghost.resident, target.resident = target.resident, {}
+        ghost.held, target.held = target.held, set()
+        ghost.expected = dict(target.expected)
+        if target.fixed:
+            self._wipe(ghost, _EVERYTHING)
+        else:
+            self._dying.append(ghost)
+            target.bit = self._free_bit()
+        for block in target.expected:
+            self._masks[block] = self._masks.get(block, 0) | target.bit
+
+    def expire(self, target: Target) -> None:
+        """Of prompts whose first token had come by the last call, count only what is held. To be
+        called over and over, further apart than the events of an exact target are late."""
+        for _ in range(target.due):
+            self.drop(target, target.leaving.popleft())
+        target.due = len(target.leaving)
 
     def corrected(self, target: Target, *, predicted: int, delivered: int) -> None:
         """The engine found `delivered` blocks where `predicted` were; mend the capacity.
@@ -213,17 +284,26 @@ class PrefixIndex:
         if mask:
             self._masks[block] = mask
         else:
-            self._masks.pop(block, None)
+            self._masks.pop(block, 0)
 
     def _sweep(self, budget: int) -> None:
         """Wipe up to `budget` blocks of removed targets, then free their bits."""
         while self._dying and budget > 0:
             target = self._dying[-1]
-            store = target.resident or target.expected
+            budget = self._wipe(target, budget)
+            if not target.resident and not target.expected and not target.held:
+                self._dying.pop()
+                if not target.fixed:
+                    self._free_bits.append(target.bit)
+
+    def _wipe(self, target: Target, budget: int) -> int:
+        """Take the bit off up to `budget` of its blocks; what is left of that."""
+        for store in (target.resident, target.expected):
             while store and budget > 0:
                 block, _ = store.popitem()
                 self._clear(block, target.bit)
                 budget -= 1
-            if not target.resident and not target.expected:
-                self._dying.pop()
-                self._free_bits.append(target.bit)
+        while target.held and budget > 0:
+            self._clear(target.held.pop(), target.bit)
+            budget -= 1
+        return budget

@@ -122,7 +122,7 @@ class Router:
         if cold:
             before, self.index = self.index, PrefixIndex(config.index_entries)
             self.index.evictions = before.evictions
-            before.clear()
+            before.clear_all()
             self._fading.append(before)
         else:
             self.index.limit(config.index_entries)

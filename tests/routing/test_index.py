@@ -231,7 +231,7 @@ def test_a_cleared_index_is_swept_within_a_budget() -> None:
     for target in targets:
         index.expect(target, [1, 2, 3])
     index.confirm(targets[0], [1, 2, 3])
-    index.clear()
+    index.clear_all()
     assert not index.has(targets[0])
     assert not index.sweep(2)
     assert index.sweep(100)
@@ -240,3 +240,93 @@ def test_a_cleared_index_is_swept_within_a_budget() -> None:
         index.confirm(target, [1, 2, 3])
         index.drop(target, [1, 2, 3])
     assert len(index) == 0
+
+
+def test_an_exact_target_holds_what_it_tells_and_what_is_on_its_way() -> None:
+    index = PrefixIndex(100)
+    target, other = index.add(50), index.add(50)
+    Expectation(index, target, path("abc")).confirm()
+    Expectation(index, other, path("ab")).confirm()
+    index.use_exact(target, True)
+    assert held(index, target, path("abc")) == 0
+    assert held(index, other, path("abc")) == 2
+    for block in path("abc"):
+        index.hold(target, block)
+        index.hold(target, block)
+    assert held(index, target, path("abcd")) == 3
+    running = Expectation(index, target, path("abcde"))
+    index.unhold(target, path("abc")[2])
+    index.unhold(target, path("abc")[2])
+    assert held(index, target, path("abcde")) == 5
+    running.drop()
+    assert held(index, target, path("abcde")) == 2
+    assert len(index) == 2
+
+
+def test_a_confirmed_prompt_counts_until_the_events_had_time_to_tell() -> None:
+    index = PrefixIndex(100)
+    target = index.add(50)
+    index.use_exact(target, True)
+    Expectation(index, target, path("abc")).confirm()
+    index.expire(target)
+    Expectation(index, target, path("xy")).confirm()
+    index.hold(target, path("a")[0])
+    assert held(index, target, path("abc")) == 3
+    index.expire(target)
+    assert held(index, target, path("abc")) == 1
+    assert held(index, target, path("xy")) == 2
+    index.expire(target)
+    assert held(index, target, path("xy")) == 0
+    assert not target.expected
+
+
+def test_a_cleared_target_keeps_what_is_on_its_way() -> None:
+    index = PrefixIndex(100)
+    target, other = index.add(50), index.add(50)
+    index.use_exact(target, True)
+    index.hold(target, path("a")[0])
+    index.hold(target, path("x")[0])
+    Expectation(index, other, path("ab")).confirm()
+    running = Expectation(index, target, path("ab"))
+    before = target.bit
+    index.clear(target)
+    assert target.bit != before
+    assert held(index, target, path("ab")) == 2
+    assert held(index, target, path("x")) == 0
+    running.drop()
+    assert held(index, target, path("ab")) == 0
+    assert held(index, other, path("ab")) == 2
+    assert index.sweep(100)
+    assert len(index) == 2
+    assert index.add(50).bit == before
+
+
+def test_without_events_an_exact_target_is_judged_again() -> None:
+    index = PrefixIndex(100)
+    target = index.add(4)
+    index.use_exact(target, True)
+    for block in path("abc"):
+        index.hold(target, block)
+    Expectation(index, target, path("abx")).confirm()
+    index.use_exact(target, False)
+    assert held(index, target, path("abx")) == 3
+    assert held(index, target, path("abc")) == 3
+    assert not target.expected
+    Expectation(index, target, path("qr")).confirm()
+    assert held(index, target, path("abc")) == 2
+
+
+def test_bits_of_the_callers_choice_mean_nothing_of_their_last_owner() -> None:
+    index = PrefixIndex(100)
+    first = index.add_at(1 << 5, 50)
+    Expectation(index, first, path("abc")).confirm()
+    index.clear(first)
+    assert (first.bit, held(index, first, path("abc"))) == (1 << 5, 0)
+    Expectation(index, first, path("abc")).confirm()
+    Expectation(index, first, path("xyz"))
+    index.remove(first)
+    second = index.add_at(1 << 5, 50)
+    assert held(index, second, path("abc")) == 0
+    assert held(index, second, path("xyz")) == 0
+    assert len(index) == 0
+    assert index.sweep(10)
