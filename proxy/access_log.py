@@ -35,8 +35,9 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `key` is the id of an API key, `auth_fault` why a credential was refused. `tokens_estimated`:
     the replica reported no usage. `limit` is the rule that refused, `limit_unit` and `limit_per`
     what it counts and for whom, `retry_after_ms` how long the client was told to wait;
-    `shadow_refusals` are the rules that would have refused. `spent` and `entered_at` are of the
-    running clock, in seconds, and unset again when it has stopped.
+    `shadow_refusals` are the rules that would have refused. `over_budget` are the parts
+    that took longer than the `tier` allows. `spent` and the `*_at` are of the running clock, in
+    seconds, and unset again when it has stopped.
     """
 
     request_id: str
@@ -86,7 +87,11 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     connect_ms: float | None = None
     first_token_ms: float | None = None
     relay_ms: float | None = None
+    tier: str | None = None
+    over_budget: list[str] | None = None
     spent: dict[str, float] | None = None
+    first_event_at: float | None = None
+    first_events_at: float | None = None
     entered_at: float = 0.0
 
     def enter(self, phase: str, now: float) -> None:
@@ -108,7 +113,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         for phase, seconds in spent.items():
             if (field := _FIELDS.get(phase)) is not None:
                 setattr(self, field, milliseconds(seconds))
-        self.spent = None
+        self.spent = self.first_event_at = self.first_events_at = None
         self.entered_at = 0.0
         return spent
 

@@ -243,6 +243,7 @@ class Dispatcher:
             if self._server_timing:
                 own_headers.append((b"server-timing", server_timing(record.spent or {})))
             record.ttft_ms = milliseconds(now - exchange.request.received_at)
+            record.first_event_at = now
 
         relay = Relay(
             exchange,
@@ -263,6 +264,7 @@ class Dispatcher:
             delivery.relay = None
             record.status = relay.status if exchange.started else record.status
             delivery.failure = relay.upstream_failure
+            record.first_events_at = relay.first_events_at
             if delivery.begun:
                 delivery.take_stock(relay.usage, relay.content_events, self._estimates)
                 lease.settle(

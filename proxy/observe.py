@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from core.clock import Clock
 from core.errors import GatewayError
-from core.exchange import Exchange
+from core.exchange import Exchange, Request
 from core.metrics import Counter, Histogram, Metrics
 from proxy.access_log import AccessLog, AccessRecord, milliseconds
+from proxy.budgets.config import BudgetsConfig
+from proxy.budgets.judge import Budgets, declared_s
+from proxy.budgets.meters import BudgetMeters
 from proxy.phases import PHASES
 from proxy.usage import UsageLog
 
@@ -18,10 +23,18 @@ class Observer:
     maker to close."""
 
     def __init__(
-        self, *, log: AccessLog, metrics: Metrics, clock: Clock, usage: UsageLog | None = None
+        self,
+        *,
+        log: AccessLog,
+        metrics: Metrics,
+        clock: Clock,
+        usage: UsageLog | None = None,
+        budgets: BudgetsConfig | None = None,
     ) -> None:
         self.log = log
         self.usage = usage
+        self.budgets = None if budgets is None else Budgets(budgets)
+        self._tiers = BudgetMeters(metrics, () if budgets is None else budgets.tiers)
         self._now = clock
         self._in_flight = metrics.gauge(
             "headrace_exchanges_in_flight", "Exchanges being handled"
@@ -81,7 +94,10 @@ class Observer:
         self._in_flight.dec()
         record.bytes_sent = exchange.bytes_sent
         record.total_ms = milliseconds(now - exchange.request.received_at)
+        first_tokens_s = _first_tokens_s(record, now)
         spent = record.leave(now)
+        if self.budgets is not None and record.model is not None:
+            self._judge(self.budgets, exchange.request, record, spent, first_tokens_s)
         key = (record.route, record.status)
         counter = self._by_route.get(key)
         if counter is None:
@@ -103,6 +119,23 @@ class Observer:
         if self.usage is not None:
             self.usage.write(record)
 
+    def _judge(
+        self,
+        budgets: Budgets,
+        request: Request,
+        record: AccessRecord,
+        spent: Mapping[str, float],
+        first_tokens_s: float | None,
+    ) -> None:
+        tier = budgets.tier_of(request, record.tenant, record.model)
+        if tier is None:
+            return
+        context_s = declared_s(request)
+        judgement = budgets.judge(tier, spent, context_s=context_s, first_tokens_s=first_tokens_s)
+        record.tier = tier
+        record.over_budget = list(judgement.over) or None
+        self._tiers.count(judgement)
+
     def refused(self, exchange: Exchange, error: GatewayError) -> None:
         """A request that never became one."""
         record = self.open(exchange)
@@ -120,6 +153,12 @@ class Observer:
             tokens.labels(model, "cached"),
             tokens.labels(model, "completion"),
         )
+
+
+def _first_tokens_s(record: AccessRecord, now: float) -> float | None:
+    """From the first event to the tenth, or to the end of a shorter answer."""
+    first_at = record.first_event_at
+    return None if first_at is None else (record.first_events_at or now) - first_at
 
 
 class _ModelMeters:

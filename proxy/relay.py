@@ -86,6 +86,7 @@ class Relay:
         "_upstream",
         "committed",
         "deadline_at",
+        "first_events_at",
         "heartbeat_at",
         "now",
         "on_body",
@@ -124,6 +125,7 @@ class Relay:
         self.deadline_at = min(now + first_s, self._end_at)
         self.heartbeat_at = now + timeouts.heartbeat_s
         self.committed = False
+        self.first_events_at: float | None = None
         self.status = 0
 
     def __repr__(self) -> str:

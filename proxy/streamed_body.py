@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from proxy.relay import Relay
 
 _MAX_HELD = 65_536
+FIRST_EVENTS = 10
+"""When so many have come, the answer has begun for whoever listens to it."""
 
 
 class StreamedBody:
@@ -89,7 +91,7 @@ class StreamedBody:
 
     def _begin(self) -> None:
         self._relay.begin()
-        self._relay.use(self._scanner.push)
+        self._relay.use(self._first_events)
         self._commit()
 
     def _commit(self) -> None:
@@ -103,8 +105,15 @@ class StreamedBody:
         data = scanner.judge(data)
         if scanner.events or scanner.error:
             self._relay.begin()
-            self._relay.use(scanner.push)
+            self._relay.use(self._first_events)
         scanner.pass_on(data)
+
+    def _first_events(self, data: bytes) -> None:
+        relay, scanner = self._relay, self._scanner
+        scanner.push(data)
+        if scanner.events >= FIRST_EVENTS and relay.on_body == self._first_events:
+            relay.first_events_at = relay.now()
+            relay.use(scanner.push)
 
 
 def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:

@@ -28,6 +28,7 @@ _COMMANDS = {
     "token": "proxy.serve.inspection:token",
     "revoke": "proxy.serve.revocations:revoke",
     "limits": "proxy.serve.limit_commands:limits",
+    "budget": "proxy.serve.budget:budget",
     "demo": "proxy.serve.demo:main",
 }
 
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_token(commands)
     _add_revoke(commands)
     _add_limits(commands)
+    _add_budget(commands)
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
     demo.add_argument("--once", action="store_true", help="ask one question and end")
     demo.add_argument(
@@ -129,6 +131,18 @@ def _add_limits(commands: Any) -> None:
         command.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
     show.add_argument("--json", action="store_true", help="for machines")
     reset.add_argument("--rule", metavar="NAME", help="only the buckets of this rule")
+
+
+def _add_budget(commands: Any) -> None:
+    budget = commands.add_parser(
+        "budget", help="what exchanges of the running gateway took, against their tiers' budgets"
+    )
+    budget.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
+    budget.add_argument(
+        "--seconds", type=float, default=5.0, metavar="N", help="look for so long (default: 5)"
+    )
+    budget.add_argument("--watch", action="store_true", help="go on until interrupted")
+    budget.add_argument("--all", action="store_true", help="at once, all since the start")
 
 
 def _add_revoke(commands: Any) -> None:

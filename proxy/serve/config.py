@@ -14,6 +14,7 @@ from core.describe import did_you_mean
 from core.errors import ConfigError
 from core.loading import load, parse
 from core.section import Contradictions, OutputPath, Section
+from proxy.budgets.config import BudgetsConfig
 from proxy.config import (
     AccessTarget,
     AdminConfig,
@@ -81,6 +82,7 @@ class Config(Section):
     routing: RoutingConfig = RoutingConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     usage: UsageConfig | None = None
+    budgets: BudgetsConfig | None = None
     # A factory: JSON Schema cannot show a default that holds a value type of ours.
     log: LogConfig = msgspec.field(default_factory=LogConfig)
 

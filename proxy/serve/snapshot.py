@@ -177,9 +177,16 @@ def _observer(prepared: Prepared, around: Surroundings, previous: Snapshot | Non
     log, usage = _access_log(prepared, around, previous), _usage_log(prepared, around, previous)
     if previous is not None:
         observer = previous.observer
-        if (observer.log, observer.usage) == (log, usage):
+        same = previous.config.budgets == prepared.config.budgets
+        if same and (observer.log, observer.usage) == (log, usage):
             return observer
-    return Observer(log=log, metrics=around.metrics, clock=around.clock, usage=usage)
+    return Observer(
+        log=log,
+        metrics=around.metrics,
+        clock=around.clock,
+        usage=usage,
+        budgets=prepared.config.budgets,
+    )
 
 
 def _access_log(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> AccessLog:

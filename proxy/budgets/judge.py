@@ -1,0 +1,109 @@
+"""Which tier an exchange is of, and where it took longer than it may. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.exchange import Request
+from proxy.budgets.config import BudgetsConfig, TierConfig
+from proxy.phases import OWN
+
+TIER_HEADER = b"x-headrace-tier"
+SPENT_HEADER = b"x-headrace-spent-ms"
+PARTS = ("context", "gateway", "tokenize", "first_token", "first_tokens", "total")
+"""What is judged, in the order of an exchange; `total` holds all the others and receiving too."""
+
+_GATEWAY = tuple(phase for phase in OWN if phase != "tokenize")
+_MOST_SPENT_MS = 3_600_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`took`: seconds by part, as far as the exchange came. `over`: parts beyond their allowance,
+    in the order of `PARTS`."""
+
+    tier: str
+    took: Mapping[str, float]
+    over: tuple[str, ...]
+
+
+class Budgets:
+    """The tiers of one configuration."""
+
+    def __init__(self, config: BudgetsConfig) -> None:
+        self._config = config
+        self._tiers = {name: _Tier(tier) for name, tier in config.tiers.items()}
+
+    def __repr__(self) -> str:
+        return f"<Budgets {list(self._tiers)}>"
+
+    def tier_of(self, request: Request, tenant: str | None, model: str | None) -> str | None:
+        """The name of its tier, if it has one."""
+        config = self._config
+        if config.client_header:
+            wish = request.header(TIER_HEADER)
+            if wish is not None and (name := wish.decode("latin-1")) in self._tiers:
+                return name
+        for rule in config.rules:
+            if (
+                (not rule.tenants or tenant in rule.tenants)
+                and (not rule.models or model in rule.models)
+                and (not rule.routes or request.path in rule.routes)
+            ):
+                return rule.tier
+        return config.default
+
+    def judge(
+        self,
+        tier: str,
+        spent: Mapping[str, float],
+        *,
+        context_s: float,
+        first_tokens_s: float | None,
+    ) -> Judgement:
+        """`spent`: seconds by phase (`proxy/phases.py`). `context_s`: spent before the request, as
+        the client said. `first_tokens_s`: None when no event came."""
+        get = spent.get
+        took = {"context": context_s} if context_s else {}
+        took["gateway"] = sum([get(phase, 0.0) for phase in _GATEWAY])
+        took["tokenize"] = get("tokenize", 0.0)
+        if first_tokens_s is not None:
+            took["first_token"] = get("first_token", 0.0)
+            took["first_tokens"] = first_tokens_s
+            own = self._tiers[tier]
+            received = get("head", 0.0) + get("body", 0.0)
+            took["total"] = sum(took.values()) + received + own.set_aside_s
+        bounds = self._tiers[tier].bounds
+        over = tuple([part for part, s in took.items() if s > bounds[part]])
+        return Judgement(tier, took, over)
+
+
+class _Tier:
+    """One tier in seconds. `set_aside_s`: of its total, for what is spent elsewhere."""
+
+    __slots__ = ("bounds", "set_aside_s")
+
+    def __init__(self, config: TierConfig) -> None:
+        self.set_aside_s = ((config.network_ms or 0.0) + (config.guardrail_ms or 0.0)) / 1e3
+        self.bounds = {part: _seconds(getattr(config, f"{part}_ms")) for part in PARTS}
+
+    def __repr__(self) -> str:
+        return f"<_Tier {self.bounds}>"
+
+
+def _seconds(ms: float | None) -> float:
+    return float("inf") if ms is None else ms / 1e3
+
+
+def declared_s(request: Request) -> float:
+    """Seconds that the client says were spent before the request (`X-Headrace-Spent-Ms`); 0 when
+    it says nothing that makes sense."""
+    value = request.header(SPENT_HEADER)
+    if value is None:
+        return 0.0
+    try:
+        spent_ms = float(value)
+    except ValueError:
+        return 0.0
+    return spent_ms / 1e3 if 0 <= spent_ms <= _MOST_SPENT_MS else 0.0

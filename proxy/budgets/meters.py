@@ -1,0 +1,44 @@
+"""The metrics behind `headrace budget`: what each part took, by tier, and how often too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from core.metrics import Metrics
+from proxy.budgets.judge import PARTS, Judgement
+
+_BOUNDS = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.065),
+    *(0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0),
+)
+SECONDS = "headrace_budget_seconds"
+BREACHES = "headrace_budget_breaches_total"
+EXCHANGES = "headrace_budget_exchanges_total"
+
+
+class BudgetMeters:
+    """Bound once for each tier and part."""
+
+    def __init__(self, metrics: Metrics, tiers: Iterable[str]) -> None:
+        took = metrics.histogram(
+            SECONDS, "How long parts of exchanges took, by tier", _BOUNDS, ("tier", "part")
+        )
+        breaches = metrics.counter(
+            BREACHES, "Exchanges of which a part took longer than its tier allows", ("tier", "part")
+        )
+        exchanges = metrics.counter(EXCHANGES, "Exchanges that were judged", ("tier",))
+        pairs = [(tier, part) for tier in tiers for part in PARTS]
+        self._took = {pair: took.labels(*pair) for pair in pairs}
+        self._breaches = {pair: breaches.labels(*pair) for pair in pairs}
+        self._exchanges = {tier: exchanges.labels(tier) for tier in tiers}
+
+    def __repr__(self) -> str:
+        return f"<BudgetMeters {list(self._exchanges)}>"
+
+    def count(self, judgement: Judgement) -> None:
+        tier = judgement.tier
+        self._exchanges[tier].inc()
+        for part, seconds in judgement.took.items():
+            self._took[tier, part].observe(seconds)
+        for part in judgement.over:
+            self._breaches[tier, part].inc()

@@ -1,0 +1,64 @@
+"""Budgets: what the log says of each exchange, and the command of the running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from client import Client, chat
+from running import InProcess, base_config, free_port
+
+from loadtest.replica import FakeReplica
+from proxy.serve.__main__ import main
+
+TIER = {"total_ms": 5000, "gateway_ms": 4000, "first_token_ms": 150, "first_tokens_ms": 4000}
+
+
+async def test_a_phase_that_became_slow_is_named(tmp_path: Path, capsys: Any) -> None:
+    log = tmp_path / "access.jsonl"
+    async with FakeReplica(prefill_base_ms=0, token_ms=0) as replica:
+        document = base_config(
+            [replica.url],
+            log={"access": str(log)},
+            admin={"address": f"127.0.0.1:{free_port()}"},
+            budgets={"tiers": {"quick": TIER}, "default": "quick"},
+        )
+        path = tmp_path / "headrace.yaml"
+        path.write_text(yaml.safe_dump(document))
+        async with InProcess(document, tmp_path) as gateway:
+
+            async def command(*options: str) -> str:
+                arguments = ["budget", "-c", str(path), *options]
+                assert await asyncio.to_thread(main, arguments) == 0
+                out: str = capsys.readouterr().out
+                return out
+
+            client = await Client.open(gateway.port)
+            for _ in range(10):
+                await client.ask(chat(max_tokens=12))
+            assert "OVER" not in (await command("--all")).split("Milliseconds")[0]
+            watching = asyncio.ensure_future(command("--seconds", "1.5"))
+            await asyncio.sleep(0.3)
+            for _ in range(2):
+                await client.ask(chat(max_tokens=12, user="fake:slow_head=0.2"))
+            lines = (await watching).splitlines()
+            client.close()
+    over = [line.split()[:2] for line in lines if line.endswith("OVER")]
+    assert over == [["quick", "first_token"]]
+    records = [json.loads(line) for line in log.read_bytes().splitlines()]
+    assert {record["tier"] for record in records} == {"quick"}
+    assert [record.get("over_budget") for record in records] == [None] * 10 + [["first_token"]] * 2
+
+
+async def test_a_gateway_that_is_not_there_is_said(tmp_path: Path, capsys: Any) -> None:
+    document = base_config(["http://127.0.0.1:1"], admin={"address": f"127.0.0.1:{free_port()}"})
+    path = tmp_path / "headrace.yaml"
+    path.write_text(yaml.safe_dump(document))
+    assert main(["budget", "-c", str(path)]) == 2
+    assert "$.budgets" in capsys.readouterr().err
+    path.write_text(yaml.safe_dump({**document, "budgets": {"default": "chat"}}))
+    assert main(["budget", "-c", str(path)]) == 1
+    assert "no gateway answers" in capsys.readouterr().err
