@@ -97,6 +97,7 @@ class Wire(asyncio.Protocol):
         self._flush_within_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._stalled = False
         self.lost: asyncio.Future[str] = self._loop.create_future()
 
     def __repr__(self) -> str:
@@ -256,10 +257,13 @@ class Wire(asyncio.Protocol):
     def _expire(self) -> None:
         self._timer = None
         now = time.monotonic()
-        if now - self._timer_at > STALL_S:
-            # This loop was held up, not Redis: replies may lie in the socket. Read them first.
+        if now - self._timer_at > STALL_S and not self._stalled:
+            # This loop was held up, not Redis: replies may lie in the socket. Read them first; but
+            # once, as the loop reads between two timers, and a busy one is held up every time.
+            self._stalled = True
             self._arm(now + GRACE_S)
             return
+        self._stalled = False
         late = [call for call in self._pending if call.due_at <= now and not call.expired]
         for call in late:
             call.expired = True

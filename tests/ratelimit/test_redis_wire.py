@@ -71,6 +71,28 @@ async def test_calls_of_one_turn_are_one_write_and_replies_come_in_order() -> No
     assert len(it.seconds) == 4
 
 
+async def test_a_loop_that_is_always_late_waits_for_replies_once() -> None:
+    it = Fixture()
+    future = it.wire.call(b"a")
+    await it.sent()
+    it.wire._pending[0].due_at = 1e-9
+    it.wire._timer_at = 0.0
+    it.wire._expire()
+    assert not future.done()  # its reply may have come meanwhile
+    it.wire._timer_at = 0.0
+    it.wire._expire()
+    with pytest.raises(StoreUnavailable, match="timeout"):
+        await future
+    it.wire._timer_at = 0.0
+    after = it.wire.call(b"b")
+    await it.sent()
+    it.wire._expire()
+    assert not after.done()
+    it.wire.drop("closed")
+    with pytest.raises(StoreUnavailable):
+        await after
+
+
 async def test_a_settle_alone_waits_for_company() -> None:
     it = Fixture()
     it.wire.submit_later(Call(b"settle;"))
