@@ -39,11 +39,28 @@ class ReplicaTlsConfig(Section):
             raise ValueError("with verify: false nothing is checked against ca; drop one of them")
 
 
+ZmqEndpoint = Annotated[str, Meta(pattern=r"^(tcp|ipc)://[\x21-\x7e]{1,240}$")]
+
+
+class KvEventsConfig(Section):
+    """Where a replica publishes its KV events (ZeroMQ): `tcp://host:port` or `ipc://path`.
+
+    `replay_endpoint`: where it answers for those that were missed. `topic`: only those that begin
+    so. `bind`: the replica connects to us (as vLLM does to an endpoint without a wildcard).
+    """
+
+    endpoint: ZmqEndpoint
+    replay_endpoint: ZmqEndpoint | None = None
+    topic: str = ""
+    bind: bool = False
+
+
 class ReplicaConfig(Section):
     """One model server. `id` (default `host:port`) names it in logs and metrics.
 
     `protocol`: `auto` is what the TLS handshake (ALPN) agrees on, HTTP/2 if the replica offers it,
     and HTTP/1.1 in the clear; `h2` in the clear is HTTP/2 without asking (prior knowledge).
+    `kv_events`: how it tells what its prefix cache holds; `auto` asks its `/kv_event_sources`.
     """
 
     url: str
@@ -55,6 +72,7 @@ class ReplicaConfig(Section):
     kv_tokens: Positive | None = None
     api_key: Secret | None = None
     tls: ReplicaTlsConfig | None = None
+    kv_events: Literal["auto", "off"] | KvEventsConfig = "auto"
 
     def __post_init__(self) -> None:
         try:

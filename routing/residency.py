@@ -87,13 +87,6 @@ class Residency:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def bind(self, sink: Sink) -> None:
-        """Tell another one from now on, and at once all that is held."""
-        self._sink = sink
-        for node in self._nodes.values():
-            if node.tier < NOWHERE:
-                self._tell(node)
-
     def apply(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Stored):

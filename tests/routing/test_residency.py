@@ -171,16 +171,6 @@ def test_tiers_are_as_slow_as_the_slowest_before() -> None:
     assert held.blocks == {first: GPU}
 
 
-def test_another_sink_is_told_everything() -> None:
-    residency, held = made()
-    residency.apply([stored(TOKENS), Removed(stored(TOKENS).hashes[5:])])
-    later = Held()
-    residency.bind(later)
-    assert later.blocks == held.blocks
-    residency.apply([Cleared()])
-    assert (later.blocks, len(held.blocks)) == ({}, 2)
-
-
 def test_it_is_bounded() -> None:
     residency, held = made(most=6)
     residency.apply([stored(TOKENS), stored(TOKENS, salt="a")])
