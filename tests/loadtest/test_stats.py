@@ -56,15 +56,15 @@ def test_replicates_are_the_same_for_a_seed() -> None:
 
 
 def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    """The median of exponential samples, 100 runs: 95 % of them, less some for 20 windows."""
+    """The median of exponential samples, 60 runs: 95 % of them, less some for 20 windows."""
     rng, covered, true = random.Random(4), 0, 0.6931
-    for run in range(100):
-        values = [rng.expovariate(1) for _ in range(200)]
-        windows = into_windows(values, [n / 20 for n in range(200)], 0.0, 10.0)
+    for run in range(60):
+        values = [rng.expovariate(1) for _ in range(60)]
+        windows = into_windows(values, [n / 6 for n in range(60)], 0.0, 10.0)
         (drawn,) = replicates(windows, [0.5], run)
         low, high = interval(drawn, 0.95)
         covered += low <= true <= high
-    assert 85 <= covered <= 100
+    assert 51 <= covered <= 59
 
 
 def test_requests_that_fare_alike_widen_the_interval() -> None:
