@@ -8,6 +8,7 @@ from core.replica import Replica
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex
 from routing.learning import ModelSpeed
+from routing.ledger import Ledger
 from routing.member import NEVER, Member
 
 # A replica away for longer was probably restarted: nothing of its cache is left.
@@ -24,11 +25,17 @@ class ModelFleet:
     """
 
     def __init__(
-        self, config: RoutingConfig, index: PrefixIndex, on_gone: Callable[[Member], None]
+        self,
+        config: RoutingConfig,
+        index: PrefixIndex,
+        on_gone: Callable[[Member], None],
+        ledger: Ledger | None = None,
     ) -> None:
         self._config = config
         self._index = index
+        self._ledger = ledger or Ledger()
         self._on_gone = on_gone
+        self._on_placed = on_placed
         self.seen: Sequence[Replica] | None = None
         self.away: dict[str, tuple[Member, float]] = {}
         self.members: list[Member] = []
@@ -46,6 +53,13 @@ class ModelFleet:
         if self.away:
             self._forget_old(now)
         return self.members
+
+    def find(self, replica_id: str) -> Member | None:
+        for member in self.members:
+            if member.replica.id == replica_id:
+                return member
+        away = self.away.get(replica_id)
+        return None if away is None else away[0]
 
     def known(self) -> list[Member]:
         """Those here and those away."""
@@ -83,6 +97,7 @@ class ModelFleet:
         appeared_at = NEVER if self.seen is None else now
         self.seen = replicas
         self.members = []
+        placed = []
         for replica in replicas:
             member = known.pop(replica.id, None)
             if member is None:
@@ -94,6 +109,7 @@ class ModelFleet:
                     index=self._index,
                     speeds=self.speeds,
                     appeared_at=appeared_at,
+                    account=self._ledger.account(replica.id),
                 )
             elif member.replica != replica:
                 self._settings_changed(member, replica)
@@ -101,6 +117,9 @@ class ModelFleet:
             self.members.append(member)
         for member in known.values():
             self.away[member.replica.id] = (member, now)
+        if self._on_placed is not None:
+            for member in placed:
+                self._on_placed(member)
 
     def _settings_changed(self, member: Member, replica: Replica) -> None:
         if member.replica.weight != replica.weight:
@@ -113,9 +132,11 @@ class ModelFleet:
         if away is None:
             return None
         member, left_at = away
-        if now - left_at >= _COLD_AFTER_S:
+        # One that tells what it holds would have told.
+        if now - left_at >= _COLD_AFTER_S and not member.entry.exact:
             self._index.remove(member.entry)
-            member.entry = self._index.add(member.kv_tokens // self._config.block_tokens)
+            capacity = member.kv_tokens // self._config.block_tokens
+            member.entry = self._index.add(capacity, replica.id)
         member.appeared_at = now
         member.proven = False
         return member

@@ -5,6 +5,12 @@ Integers only, so that after any number of lives an account stands at exactly no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.shared_ledger import SharedLedger, Words
+
 
 class Account:
     """One replica: `pending_tokens` W, uncached prompt tokens whose first token has not come;
@@ -23,6 +29,14 @@ class Account:
 
     def __repr__(self) -> str:
         return f"<Account W={self.pending_tokens} n={self.in_flight} K={self.live_tokens}>"
+
+    @property
+    def own(self) -> Account:
+        """What this process alone has given it."""
+        return self
+
+    def read(self) -> None:
+        """Take in what other processes have given it meanwhile."""
 
     def charge(self, pending: int, live: int) -> None:
         """One request more."""
@@ -49,3 +63,110 @@ class Account:
         self.in_flight = max(self.in_flight, 0)
         self.live_tokens = max(self.live_tokens, 0)
         return False
+
+
+class SharedAccount(Account):
+    """One replica, charged by several workers. The sums are those at the last `read`, and what
+    this worker did since."""
+
+    __slots__ = ("_own", "_words", "_worker", "_workers", "place")
+
+    def __init__(self, words: Words, worker: int, workers: int, place: int) -> None:
+        super().__init__()
+        self.place = place
+        self._own = Account()
+        self._words: Words | None = words
+        self._worker = worker
+        self._workers = workers
+        self._write()
+        self.read()
+
+    @property
+    def own(self) -> Account:
+        return self._own
+
+    def read(self) -> None:
+        if self._words is not None:
+            words, count = self._words.tolist(), self._workers
+            self.pending_tokens = sum(words[:count])
+            self.in_flight = sum(words[count : 2 * count])
+            self.live_tokens = sum(words[2 * count :])
+
+    def charge(self, pending: int, live: int) -> None:
+        self._own.charge(pending, live)
+        super().charge(pending, live)
+        self._write()
+
+    def prefilled(self, pending: int) -> bool:
+        whole = self._own.prefilled(pending)
+        super().prefilled(pending)
+        self._write()
+        return whole
+
+    def free(self, pending: int, live: int) -> bool:
+        whole = self._own.free(pending, live)
+        super().free(pending, live)
+        self._write()
+        return whole
+
+    def leave(self) -> None:
+        """Its place is another replica's now: what is still in flight counts for nobody else."""
+        if self._words is not None:
+            own, self._own = self._own, Account()
+            self._write()
+            self._words, self._own = None, own
+            self.pending_tokens = own.pending_tokens
+            self.in_flight = own.in_flight
+            self.live_tokens = own.live_tokens
+
+    def _write(self) -> None:
+        words, own = self._words, self._own
+        if words is not None:
+            at, count = self._worker, self._workers
+            words[at] = own.pending_tokens
+            words[at + count] = own.in_flight
+            words[at + 2 * count] = own.live_tokens
+
+
+class Ledger:
+    """Where accounts come from: here, ones that this process has for itself."""
+
+    shared = False
+
+    def __repr__(self) -> str:
+        return "<Ledger>"
+
+    def account(self, replica_id: str) -> Account:
+        """A new account, at nothing."""
+        return Account()
+
+
+class WorkerLedger(Ledger):
+    """The accounts of one worker among several. `places` tells where each replica's words are; of
+    a replica that has no place nobody else hears."""
+
+    shared = True
+
+    def __init__(self, memory: SharedLedger, worker: int, places: Mapping[str, int]) -> None:
+        self._memory = memory
+        self._worker = worker
+        self._places = places
+        self._accounts: dict[int, SharedAccount] = {}
+
+    def __repr__(self) -> str:
+        return f"<WorkerLedger {self._worker}: {self._accounts}>"
+
+    def use(self, places: Mapping[str, int]) -> None:
+        """Other replicas, or others in the same places."""
+        self._places = places
+
+    def account(self, replica_id: str) -> Account:
+        place = self._places.get(replica_id)
+        if place is None:
+            return Account()
+        if (before := self._accounts.get(place)) is not None:
+            before.leave()  # of a replica that is gone, or was; its leases may live on
+        words = self._memory.place(place)
+        account = SharedAccount(words, self._worker, self._memory.workers, place)
+        self._accounts[place] = account
+        return account

@@ -50,15 +50,16 @@ class Member:
         index: PrefixIndex,
         speeds: ModelSpeed,
         appeared_at: float,
+        account: Account | None = None,
     ) -> None:
         self.replica = replica
         self.key = xxhash.xxh3_64_intdigest(replica.id.encode())
-        self.account = Account()
+        self.account = Account() if account is None else account
         self.speed = speeds.replica(replica.weight)
         self.audit = Audit()
         self.kv_known = replica.kv_tokens is not None
         self.kv_tokens = replica.kv_tokens or config.default_kv_tokens
-        self.entry: Target = index.add(self.kv_tokens // config.block_tokens)
+        self.entry: Target = index.add(self.kv_tokens // config.block_tokens, replica.id)
         self.appeared_at = appeared_at
         self.proven = appeared_at == NEVER
         self.last_pick = 0
@@ -81,7 +82,7 @@ class Member:
         self.replica = replica
         capacity = self.kv_tokens // config.block_tokens
         if not index.has(self.entry):
-            self.entry = index.add(capacity)
+            self.entry = index.add(capacity, replica.id)
         elif self.entry.nominal != max(capacity, 1):
             index.resize(self.entry, capacity)
 

@@ -51,16 +51,20 @@ class RouterMeters:
         self.underflow = metrics.counter(
             "headrace_ledger_underflow_total", "Times that more was given back than was charged."
         ).inc
+        self.unlocked = metrics.counter(
+            "headrace_route_unlocked_total",
+            "Decisions made without the lock between workers, which another one kept too long.",
+        ).inc
         self._gauges: dict[str, tuple[Gauge, Gauge, Gauge]] = {}
         self._leaving: list[Member] = []
         self._left: set[str] = set()
 
     def publish(self, members: Sequence[Member], index: PrefixIndex) -> None:
         """Show the accounts of `members` and of those forgotten that still carry something."""
-        self._leaving = [member for member in self._leaving if member.account.in_flight]
+        self._leaving = [member for member in self._leaving if member.account.own.in_flight]
         sums = dict.fromkeys(self._gauges, (0, 0, 0))  # whoever is gone is shown with nothing
         for member in (*members, *self._leaving):
-            account = member.account
+            account = member.account.own  # that of each worker, as they are added up
             in_flight, pending, live = sums.get(member.replica.id, (0, 0, 0))
             sums[member.replica.id] = (
                 in_flight + account.in_flight,

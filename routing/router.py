@@ -6,7 +6,7 @@ requests never decide on the same stale picture.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from core.clock import Clock
@@ -16,8 +16,10 @@ from core.prompt import Prompt
 from core.replica import Load, Replica
 from routing.config import RoutingConfig
 from routing.fleet import ModelFleet
-from routing.index import PrefixIndex
+from routing.host import Host
+from routing.index import PrefixIndex, Target
 from routing.lease import Lease
+from routing.ledger import Ledger
 from routing.member import Member
 from routing.meters import RouterMeters
 from routing.policy import make_policy
@@ -39,15 +41,26 @@ class Fleet(Protocol):
 
 
 class Router:
-    """Leases replicas. All state is this worker's own."""
+    """Leases replicas. All state is this worker's own but for what it shares with the `host`."""
 
-    def __init__(self, config: RoutingConfig, fleet: Fleet, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: RoutingConfig,
+        fleet: Fleet,
+        metrics: Metrics,
+        clock: Clock,
+        host: Host | None = None,
+    ) -> None:
         self._config = config
         self._fleet = fleet
         self.clock = clock
-        self.index = PrefixIndex(config.index_entries)
+        self._host = host
+        self._ledger = Ledger() if host is None else host.ledger
+        self.index = PrefixIndex(config.index_entries) if host is None else host.index
         self._policy = make_policy(config, self.index)
         self._fading: list[PrefixIndex] = []
+        self.on_placed: Callable[[str], None] | None = None
+        """Told the id of a replica that has got a part of the index (see `place`)."""
         self._models: dict[str, ModelFleet] = {}
         self._knee = float(config.attention_knee_tokens)
         self._picks = 0
@@ -81,15 +94,33 @@ class Router:
         exclude: Collection[str] = (),
     ) -> Lease:
         """As `lease`."""
+        if self._host is None:
+            return self._pick(model, prompt, max_output_tokens, exclude)
+        lock = self._host.lock
+        taken = lock.take()
+        if not taken:
+            self._meters.unlocked()
+        try:
+            return self._pick(model, prompt, max_output_tokens, exclude)
+        finally:
+            if taken:
+                lock.give()
+
+    def _pick(
+        self, model: str, prompt: Prompt, max_output_tokens: int | None, exclude: Collection[str]
+    ) -> Lease:
         now = self.clock()
         fleet = self._models.get(model)
         if fleet is None:
-            fleet = ModelFleet(self._config, self.index, self._meters.forget)
+            fleet = ModelFleet(self._config, self.index, self._meters.forget, self._ledger)
             self._models[model] = fleet
         candidates = self._fleet.candidates(model)
         members = fleet.members
         if candidates is not fleet.seen or fleet.away:
             members = fleet.update(candidates, now)
+        if self._host is not None:
+            for member in members:
+                member.account.read()
         length = prompt.length
         eligible = self._eligible(fleet, members, length + (max_output_tokens or 0), exclude, now)
         if max_output_tokens is not None and max_output_tokens < fleet.output_tokens:
@@ -106,6 +137,18 @@ class Router:
         self._decided(self.clock() - now)
         return lease
 
+    def place(self, replica_id: str) -> tuple[PrefixIndex, Target] | None:
+        """Where it is in the index, for who knows what it holds; None while nothing was picked
+        since it came."""
+        for fleet in self._models.values():
+            if (member := fleet.find(replica_id)) is not None:
+                return self.index, member.entry
+        return None
+
+    def _placed(self, member: Member) -> None:
+        if self.on_placed is not None:
+            self.on_placed(member.replica.id)
+
     def publish(self) -> None:
         """Bring the gauges up to date: the accounts of the replicas, the size of the index. To be
         called once a second, as nobody reads them at every request's pace."""
@@ -119,7 +162,7 @@ class Router:
         known as before; with `cold` nothing of what they hold: blocks are made in another way."""
         self._config = config
         self._knee = float(config.attention_knee_tokens)
-        if cold:
+        if cold and self._host is None:
             before, self.index = self.index, PrefixIndex(config.index_entries)
             self.index.evictions = before.evictions
             before.clear_all()
@@ -223,7 +266,7 @@ class Router:
         # Engines count in blocks of their own, so a difference of two of ours says nothing.
         block = self._config.block_tokens
         off = not -2 * block <= predicted - cached_tokens <= 2 * block
-        if off and lease.predicted_by is self.index:
+        if off and lease.predicted_by is self.index and not lease.member.entry.exact:
             self.index.corrected(
                 lease.member.entry, predicted=predicted // block, delivered=cached_tokens // block
             )
