@@ -35,7 +35,6 @@ class ModelFleet:
         self._index = index
         self._ledger = ledger or Ledger()
         self._on_gone = on_gone
-        self._on_placed = on_placed
         self.seen: Sequence[Replica] | None = None
         self.away: dict[str, tuple[Member, float]] = {}
         self.members: list[Member] = []
@@ -97,7 +96,6 @@ class ModelFleet:
         appeared_at = NEVER if self.seen is None else now
         self.seen = replicas
         self.members = []
-        placed = []
         for replica in replicas:
             member = known.pop(replica.id, None)
             if member is None:
@@ -117,9 +115,6 @@ class ModelFleet:
             self.members.append(member)
         for member in known.values():
             self.away[member.replica.id] = (member, now)
-        if self._on_placed is not None:
-            for member in placed:
-                self._on_placed(member)
 
     def _settings_changed(self, member: Member, replica: Replica) -> None:
         if member.replica.weight != replica.weight:

@@ -6,7 +6,7 @@ requests never decide on the same stale picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from core.clock import Clock
@@ -59,8 +59,6 @@ class Router:
         self.index = PrefixIndex(config.index_entries) if host is None else host.index
         self._policy = make_policy(config, self.index)
         self._fading: list[PrefixIndex] = []
-        self.on_placed: Callable[[str], None] | None = None
-        """Told the id of a replica that has got a part of the index (see `place`)."""
         self._models: dict[str, ModelFleet] = {}
         self._knee = float(config.attention_knee_tokens)
         self._picks = 0
@@ -144,10 +142,6 @@ class Router:
             if (member := fleet.find(replica_id)) is not None:
                 return self.index, member.entry
         return None
-
-    def _placed(self, member: Member) -> None:
-        if self.on_placed is not None:
-            self.on_placed(member.replica.id)
 
     def publish(self) -> None:
         """Bring the gauges up to date: the accounts of the replicas, the size of the index. To be
