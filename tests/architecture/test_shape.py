@@ -23,6 +23,7 @@ LONGEST = 350
 # every other one must do without the libraries below. Before adding to the list, ask whether the
 # part that decides can be a module of its own.
 PERFORMS = {
+    "core.shared_lock",
     "core.tasks",
     "auth.authenticator",
     "auth.fetcher",
@@ -52,6 +53,7 @@ PERFORMS = {
     "proxy.overload.resources",
     "proxy.listen.sockets",
     "proxy.tls.ticket_ring",
+    "proxy.tracing.tracer",
     "proxy.turns",
     "proxy.serve.admin",
     "proxy.serve.admin_client",
