@@ -81,8 +81,10 @@ class PrefixAffinity:
             mask |= member.entry.bit
             if member.appeared_at > fresh_after:
                 starting = True
-        matches = self._index.match(blocks, mask)
         block_tokens = self._block_tokens
+        if len(blocks) * block_tokens >= wish[0]:
+            blocks = blocks[:-1]  # an engine computes the last token anyway, so it never finds it
+        matches = self._index.match(blocks, mask)
         if len(matches) == 1:
             cached = [matches[0][1] * block_tokens] * len(members)
         else:

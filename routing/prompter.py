@@ -100,6 +100,13 @@ class Prompter:
             )
         return model
 
+    def start_of(self, model: str) -> Callable[[str | None, str], int] | None:
+        """How the chains of its prompts' blocks start, by adapter and salt, for who knows prompts
+        by their tokens; None when its tokens are estimated."""
+        if not self._models[model].tokenizes:
+            return None
+        return lambda adapter, salt: self._seed(adapter or model, salt)
+
     async def chat(self, model: str, doc: Mapping[str, Any], salt: str) -> Prompt:
         """The prompt of a chat request. Raises BadRequest."""
         served = self._models[model]

@@ -51,6 +51,11 @@ class ServedModel:
     def __repr__(self) -> str:
         return f"<ServedModel {self._config.name} {self._tokenizer} {self._template}>"
 
+    @property
+    def tokenizes(self) -> bool:
+        """Whether its prompts are known by their tokens."""
+        return self._tokenizer is not None
+
     def plain_chat(self, doc: Mapping[str, Any], start: int) -> Prompt | None:
         """As `chat`, of the common kind: text alone, without options, light enough for the event
         loop's thread. None for every other, of which nothing is judged yet. Raises BadRequest.

@@ -1,0 +1,142 @@
+"""What one replica tells of its cache, in the prefix index. Pure.
+
+A replica may have several data-parallel ranks with a cache each. It is one target, so what any of
+them holds counts as held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from core.kv_events import GPU, Event
+from routing.index import PrefixIndex, Target
+from routing.residency import Residency
+
+EXPIRE_S = 0.05
+"""Prompts count as held for one to two such times after their first token, then only what was told.
+Events of a prompt come with its first token, at times some 50 ms later."""
+
+Place = tuple[PrefixIndex, Target]
+
+
+class _Rank:
+    """The sink of one rank."""
+
+    __slots__ = ("_cache", "held", "residency")
+
+    def __init__(self, cache: ExactCache) -> None:
+        self._cache = cache
+        self.held: set[int] = set()
+        self.residency = Residency(cache.block_tokens, cache.start, self)
+
+    def hold(self, block: int, tier: int) -> None:
+        if tier != GPU:
+            self.unhold(block)
+        elif block not in self.held:
+            self.held.add(block)
+            self._cache.held(block)
+
+    def unhold(self, block: int) -> None:
+        if block in self.held:
+            self.held.discard(block)
+            self._cache.gone(block)
+
+    def clear(self) -> None:
+        held, self.held = self.held, set()
+        self._cache.cleared(held)
+
+
+class ExactCache:
+    """`place` tells where the replica's part of the index is, if it has one; `start` begins a
+    chain of keys (adapter, salt). Only while it is `used` does the index go by it."""
+
+    def __init__(
+        self,
+        block_tokens: int,
+        start: Callable[[str | None, str], int],
+        place: Callable[[], Place | None],
+    ) -> None:
+        self.block_tokens = block_tokens
+        self.start = start
+        self._find = place
+        self._place: Place | None = None
+        self._ranks: dict[int, _Rank] = {}
+        self._used = False
+        self._expired_at = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"<ExactCache of {len(self._ranks)} ranks, used={self._used}>"
+
+    def residency(self, rank: int) -> Residency:
+        if rank not in self._ranks:
+            self._ranks[rank] = _Rank(self)
+        return self._ranks[rank].residency
+
+    def apply(self, rank: int, events: Iterable[Event]) -> None:
+        self.residency(rank).apply(events)
+
+    def clear(self, rank: int) -> None:
+        self.residency(rank).clear()
+
+    def use(self, used: bool) -> None:
+        """Whether it can be trusted."""
+        if used is not self._used:
+            self._used = used
+            self._put(self._find())
+
+    def review(self, now: float) -> bool:
+        """Follow the replica's part of the index to another one, and let what was prefilled count
+        only as far as it was told. To be called several times a second, and after events. Whether
+        something was prefilled that was not told of."""
+        place = self._find()
+        if place is None or self._place is None or not _same(place, self._place):
+            self._put(place)
+        if place is None or not self._used or now - self._expired_at < EXPIRE_S:
+            return False
+        self._expired_at = now
+        index, target = place
+        due = (target.leaving[number] for number in range(target.due))
+        untold = any(blocks and blocks[-1] not in target.held for blocks in due)
+        index.expire(target)
+        return untold
+
+    # --- told by ranks
+
+    def held(self, block: int) -> None:
+        if self._used and self._place is not None:
+            index, target = self._place
+            index.hold(target, block)
+
+    def gone(self, block: int) -> None:
+        if self._used and self._place is not None and not self._elsewhere(block):
+            index, target = self._place
+            index.unhold(target, block)
+
+    def cleared(self, blocks: set[int]) -> None:
+        if not self._used or self._place is None:
+            return
+        index, target = self._place
+        if not any(rank.held for rank in self._ranks.values()):
+            index.clear(target)
+            return
+        for block in blocks:
+            self.gone(block)
+
+    def _elsewhere(self, block: int) -> bool:
+        return len(self._ranks) > 1 and any(block in rank.held for rank in self._ranks.values())
+
+    def _put(self, place: Place | None) -> None:
+        """Tell everything there."""
+        self._place = place
+        if place is None:
+            return
+        index, target = place
+        index.use_exact(target, self._used)
+        if self._used:
+            for rank in self._ranks.values():
+                for block in rank.held:
+                    index.hold(target, block)
+
+
+def _same(one: Place, other: Place) -> bool:
+    return one[0] is other[0] and one[1] is other[1]
