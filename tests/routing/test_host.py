@@ -84,7 +84,7 @@ def test_a_limit_holds_over_all_workers_and_ends_with_a_dead_one(
     for worker in (0, 1):
         with pytest.raises(Unavailable) as refusal:
             workers.pick(worker)
-        assert refusal.value.code == "replicas_full"
+        assert refusal.value.reason == "replicas_full"
         assert not workers.lock.held
     workers.memory.clear(0)
     assert [workers.pick(1) for _ in range(3)]
