@@ -1,13 +1,12 @@
 """Where every failure becomes bytes for a client: the only place that words an error.
 
-Not started: a JSON error in OpenAI's shape with its status and Retry-After. Started: one SSE
-error event on a single `data:` line and no `[DONE]`; the caller then cuts the stream, because
-the SDKs take a clean end without `[DONE]` for success.
+Not started: a JSON error in the shape of the path, with its status and Retry-After. Started: one
+SSE error event on a single `data:` line and nothing that ends the stream; the caller then cuts it,
+because the SDKs take a clean end for success.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,29 +15,19 @@ import orjson
 
 from core.errors import GatewayError
 from core.exchange import Exchange, Header
+from proxy.surfaces.openai import OPENAI
+from proxy.surfaces.registry import shape_at
+from proxy.surfaces.shape import Shape
 
 _NO_RETRY_ABOVE_S = 60.0
 
 
-def error_object(error: GatewayError, request_id: str) -> dict[str, Any]:
-    return {
-        "error": {
-            "message": error.message,
-            "type": error.kind,
-            "param": error.param,
-            "code": error.reason,
-            "request_id": request_id,
-            **error.details,
-        }
-    }
-
-
-def error_event(error: GatewayError, request_id: str, *, mid_event: bool) -> bytes:
-    """One terminal SSE event. `mid_event`: an event was cut, so close it with an empty line.
-    In ASCII, because some clients take U+2028 and the like for the end of a line."""
-    text = json.dumps(error_object(error, request_id), separators=(",", ":"))
-    data = b"data: %b\n\n" % text.encode("ascii")
-    return b"\n\n" + data if mid_event else data
+def error_event(
+    error: GatewayError, request_id: str, *, mid_event: bool, shape: Shape = OPENAI
+) -> bytes:
+    """One terminal SSE event. `mid_event`: an event was cut, so close it with an empty line."""
+    event = shape.error_event(error, request_id)
+    return b"\n\n" + event if mid_event else event
 
 
 def retry_headers(retry_after_s: float | None) -> list[Header]:
@@ -57,7 +46,8 @@ def retry_headers(retry_after_s: float | None) -> list[Header]:
 
 def answer_error(exchange: Exchange, error: GatewayError, headers: Sequence[Header]) -> None:
     """Answer an exchange that has not started. `headers`: those that every answer carries."""
-    body = orjson.dumps(error_object(error, exchange.id))
+    shape = shape_at(exchange.request.path)
+    body = orjson.dumps(shape.error_object(error, exchange.id))
     all_headers = [
         (b"content-type", b"application/json"),
         *headers,

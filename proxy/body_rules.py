@@ -10,8 +10,9 @@ from core.errors import BadRequest
 from core.prompt import Prompt
 from proxy.call import REFUSED, Call, refuse_fields
 from proxy.request_config import RequestRule, RequestsConfig
+from proxy.surfaces.registry import SURFACES
 
-ROUTES = ("/v1/chat/completions", "/v1/completions")
+ROUTES = tuple(SURFACES)
 _BOUNDS = ("max_choices", "max_output_tokens")
 
 
@@ -54,7 +55,7 @@ class BodyRule:
         most = self.max_output_tokens
         if most is None:
             return
-        each, name = call.max_output_tokens, _bound(document)
+        each, name = call.max_output_tokens, _bound(call)
         if each is None and answers > most:
             fault = f"makes {answers} answers, and at most {most} tokens are accepted here"
             raise self._fault("max_output_tokens", _multiplier(call), fault)
@@ -71,7 +72,7 @@ class BodyRule:
         each = self.max_output_tokens // _answers(call)
         if self.context is not None:
             each = max(1, min(each, self.context - prompt.longest))
-        call.document["max_tokens"] = each
+        call.document[call.bound] = each
         return each
 
     def _fault(self, setting: str, name: str, fault: str) -> BadRequest:
@@ -158,6 +159,6 @@ def _multiplier(call: Call) -> str:
     return "n" if call.document.get("n") == call.choices else "best_of"
 
 
-def _bound(document: Mapping[str, Any]) -> str:
+def _bound(call: Call) -> str:
     name = "max_completion_tokens"
-    return "max_tokens" if document.get(name) is None else name
+    return call.bound if call.document.get(name) is None else name

@@ -37,7 +37,8 @@ _SHORT = 1024
 
 class Call(msgspec.Struct, frozen=True):
     """`document` is the parsed body; `model` as the client named it. `max_output_tokens` is
-    None when the client set no bound. `wants_usage`: the client itself asked for usage."""
+    None when the client set no bound, and 0 where nothing is generated; `bound` is the field that
+    sets it. `wants_usage`: the client gets usage without the gateway's asking for it."""
 
     document: dict[str, Any]
     model: str
@@ -45,6 +46,7 @@ class Call(msgspec.Struct, frozen=True):
     wants_usage: bool
     max_output_tokens: int | None
     choices: int
+    bound: str = "max_tokens"
 
     def upstream_body(self, model: str, cache_salt: str, priority: int = 0) -> bytes:
         """The body for a replica that serves `model`, usage reporting switched on. `priority` 0:
@@ -64,6 +66,35 @@ class Call(msgspec.Struct, frozen=True):
 def parse_call(body: bytes, refused: Mapping[str, str] = REFUSED) -> Call:
     """Understand the body of a completion request. Raises BadRequest naming the field. `refused`
     are the fields of REFUSED that no rule lets through."""
+    document = parse_document(body, refused)
+    stream = document.get("stream")
+    if stream is not True:
+        stream = _boolean(document, "stream")
+    wants_usage = "stream_options" in document and _wants_usage(document, stream)
+    choices = _choices(document) if "n" in document or "best_of" in document else 1
+    most = _max_output_tokens(document)
+    return Call(document, document["model"], stream, wants_usage, most, choices)
+
+
+def parse_generation(body: bytes, refused: Mapping[str, str], bound: str) -> Call:
+    """As `parse_call`, of an API whose streams always tell of usage and that makes one answer, of
+    `bound` tokens at most."""
+    document = parse_document(body, refused)
+    stream = _boolean(document, "stream")
+    most = _tokens(document, bound)
+    return Call(document, document["model"], stream, True, most, 1, bound)
+
+
+def parse_plain(body: bytes, refused: Mapping[str, str]) -> Call:
+    """As `parse_call`, where nothing is generated and the answer comes in one piece."""
+    document = parse_document(body, refused)
+    if _boolean(document, "stream"):
+        raise _field("stream", "must be false: this answer comes in one piece")
+    return Call(document, document["model"], False, True, 0, 1)
+
+
+def parse_document(body: bytes, refused: Mapping[str, str]) -> dict[str, Any]:
+    """The object in a body that names a model, without what no client may say."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -78,12 +109,7 @@ def parse_call(body: bytes, refused: Mapping[str, str] = REFUSED) -> Call:
     if not _LOOKED_AT.isdisjoint(document):
         refuse_fields(document, refused)
         _check_template_arguments(document)
-    stream = document.get("stream")
-    if stream is not True:
-        stream = _boolean(document, "stream")
-    wants_usage = "stream_options" in document and _wants_usage(document, stream)
-    choices = _choices(document) if "n" in document or "best_of" in document else 1
-    return Call(document, model, stream, wants_usage, _max_output_tokens(document), choices)
+    return document
 
 
 def _field(name: str, fault: str) -> BadRequest:
@@ -159,16 +185,21 @@ def _max_output_tokens(document: dict[str, Any]) -> int | None:
     """
     found = None
     for name in ("max_completion_tokens", "max_tokens"):
-        value = document.get(name)
+        value = _tokens(document, name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise _field(name, "must be a whole number of tokens")
         if found is None:
             found = value
         else:
             document[name] = found
     return found
+
+
+def _tokens(document: dict[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if value is not None and (type(value) is not int or value < 0):
+        raise _field(name, "must be a whole number of tokens")
+    return value
 
 
 def _choices(document: dict[str, Any]) -> int:

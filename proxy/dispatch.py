@@ -21,8 +21,11 @@ from core.prompt import Prompt
 from core.replica import Replica
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.flow import Watchdog
+from proxy.headers import with_traceparent
 from proxy.phases import server_timing
 from proxy.relay import Relay, RelayTimeouts, Upstream
+from proxy.surfaces.openai import OPENAI
+from proxy.surfaces.shape import Shape
 
 _MOST_TOKENS = 2**31  # beyond what any exchange can use: such a count is a fault
 
@@ -106,6 +109,7 @@ class Delivery:
     strip_usage: bool
     own_headers: Sequence[Header]
     empty_events: int = 0
+    shape: Shape = OPENAI
     limit_headers: Sequence[Header] = ()
     begun: bool = False
     prompt_tokens: int = 0
@@ -122,7 +126,8 @@ class Delivery:
         model, events = self.prompt.model, max(0, content_events - self.empty_events)
         output_tokens = -1 if usage is None else _count(usage.get("completion_tokens"), -1)
         if output_tokens >= 0:
-            estimates.learn(model, events, output_tokens)
+            if self.max_output_tokens != 0:  # where nothing is generated there is nothing to learn
+                estimates.learn(model, events, output_tokens)
         else:
             output_tokens = estimates.tokens(model, events)
         self.prompt_tokens, self.output_tokens = self.prompt.length, output_tokens
@@ -178,6 +183,8 @@ class Dispatcher:
     async def deliver(self, exchange: Exchange, delivery: Delivery, record: AccessRecord) -> None:
         """Answer `exchange`, or raise the failure that no further try can mend."""
         self._budget.started(self._now())
+        if record.trace is not None:
+            delivery.headers = with_traceparent(delivery.headers, record.trace.header)
         excluded: list[str] = []
         fresh = False
         refreshed = False
@@ -252,6 +259,7 @@ class Dispatcher:
             own_headers=own_headers,
             on_first_event=on_first_event,
             timeouts=self._timeouts,
+            shape=delivery.shape,
         )
         delivery.relay = relay
         self._watchdog.add(relay)

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
 
-from core.clock import Clock
 from core.errors import (
     ClientGone,
     GatewayError,
@@ -23,101 +19,24 @@ from core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from core.exchange import Exchange, Header, Request
+from core.exchange import Exchange, Header
 from core.principal import Principal
 from core.prompt import Prompt
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.answers import answer_error, answer_json
-from proxy.body_rules import BodyRule, BodyRules
-from proxy.call import REFUSED, Call, parse_call
-from proxy.catalog import Catalog
-from proxy.cors import Cors
-from proxy.dispatch import Delivery, Dispatcher
+from proxy.body_rules import BodyRule
+from proxy.call import REFUSED, Call
+from proxy.dispatch import Delivery
 from proxy.headers import upstream_headers
-from proxy.observe import Observer
-from proxy.turns import LARGE_BYTES, Turns
+from proxy.services import Reservation, Services
+from proxy.surfaces.registry import SURFACES
+from proxy.surfaces.surface import Kind, Surface
+from proxy.turns import LARGE_BYTES
 
 _log = logging.getLogger("headrace.pipeline")
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
 MODELS = "/v1/models"
-INFERENCE = frozenset({CHAT, COMPLETIONS})
-_CHAT_PATH, _COMPLETIONS_PATH = CHAT.encode("ascii"), COMPLETIONS.encode("ascii")
-
-
-class Authenticator(Protocol):
-    async def authenticate(self, request: Request) -> Principal: ...
-
-
-class Prompter(Protocol):
-    async def chat(self, model: str, doc: dict[str, Any], salt: str) -> Prompt: ...
-
-    async def completion(self, model: str, doc: dict[str, Any], salt: str) -> Prompt: ...
-
-    def check_length(self, model: str, prompt: Prompt, max_tokens: int | None) -> None: ...
-
-
-class Reservation(AbstractContextManager["Reservation"], Protocol):
-    @property
-    def headers(self) -> Sequence[Header]: ...
-
-    @property
-    def reserved_tokens(self) -> int: ...
-
-    @property
-    def degraded(self) -> bool: ...
-
-    @property
-    def shadow_refusals(self) -> Sequence[str]: ...
-
-    def follow(self, output: Callable[[], int]) -> None: ...
-
-    def settle(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None: ...
-
-
-class Admission(Protocol):
-    @property
-    def draining(self) -> bool: ...
-
-    def check_request(self) -> None:
-        """Raises GatewayError when there is too much to do."""
-
-
-class Limiter(Protocol):
-    async def reserve(
-        self,
-        principal: Principal,
-        *,
-        model: str,
-        prompt_tokens: int,
-        max_output_tokens: int | None,
-        route: str,
-        address: str,
-    ) -> Reservation: ...
-
-    def cost(self, model: str, prompt: int, cached: int, output: int) -> float | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Everything that the pipeline works with. `salt_of`: the caller's `cache_salt`. `prioritized`:
-    models whose replicas are told the callers' priority. `turns` are the worker's."""
-
-    authenticator: Authenticator
-    catalog: Catalog
-    prompter: Prompter
-    limiter: Limiter
-    dispatcher: Dispatcher
-    observer: Observer
-    admission: Admission
-    cors: Cors
-    health_path: str | None
-    salt_of: Callable[[Principal], str]
-    clock: Clock
-    body_rules: BodyRules | None = None
-    prioritized: frozenset[str] = frozenset()
-    turns: Turns = field(default_factory=Turns)
+_NO_BLOCKS = 64
 
 
 class Pipeline:
@@ -166,11 +85,12 @@ class Pipeline:
             return
         if path != self._services.health_path:
             self._services.admission.check_request()
-        if path in INFERENCE:
+        surface = SURFACES.get(path)
+        if surface is not None:
             record.route = path
             if method != "POST":
                 raise _not_allowed("POST")
-            await self._infer(exchange, record)
+            await self._infer(surface, exchange, record)
             return
         if path == MODELS or path.startswith(MODELS + "/"):
             record.route = MODELS
@@ -186,32 +106,31 @@ class Pipeline:
         else:
             raise NotFound(f"There is nothing at {method} {path[:256]}.", code="unknown_url")
 
-    async def _infer(self, exchange: Exchange, record: AccessRecord) -> None:
+    async def _infer(self, surface: Surface, exchange: Exchange, record: AccessRecord) -> None:
         services, now = self._services, self._now
-        chat = record.route == CHAT
         principal = await self._authenticate(exchange, record)
         record.enter("understand", now())
         large = len(exchange.request.body) >= LARGE_BYTES
         if large:
             await self._turns.wait()
-        call = parse_call(exchange.request.body, self._refused)
+        call = surface.parse(exchange.request.body, self._refused)
         record.stream = call.stream
-        model = record.model = services.catalog.resolve(call.model, principal, record.route or "")
+        model = record.model = services.catalog.resolve(call.model, principal, surface.path)
         rule = None
         if services.body_rules is not None:
-            rule = services.body_rules.of(model, exchange.request.path)
+            rule = services.body_rules.of(model, surface.path)
             rule.check(call)
         salt = services.salt_of(principal)
 
         record.enter("tokenize", now())
-        render = services.prompter.chat if chat else services.prompter.completion
-        prompt = await render(model, call.document, salt)
-        services.prompter.check_length(model, prompt, call.max_output_tokens)
+        prompt = await self._prompt(surface, model, call, salt)
         record.prompt_tokens = prompt.length
         priority = principal.priority
         if priority and model not in services.prioritized:
             priority = 0
-        delivery = self._delivery(exchange, call, prompt, rule, salt, priority=priority)
+        delivery = self._delivery(
+            surface, exchange, call, prompt, rule=rule, salt=salt, priority=priority
+        )
 
         record.enter("reserve", now())
         reservation = await services.limiter.reserve(
@@ -219,7 +138,7 @@ class Pipeline:
             model=model,
             prompt_tokens=prompt.length,
             max_output_tokens=delivery.max_output_tokens,
-            route=exchange.request.path,
+            route=surface.path,
             address=exchange.request.peer,
         )
         with reservation:
@@ -244,30 +163,46 @@ class Pipeline:
                         model, prompt_tokens, cached_tokens, output_tokens
                     )
 
+    async def _prompt(self, surface: Surface, model: str, call: Call, salt: str) -> Prompt:
+        if surface.kind is Kind.FREE:
+            return Prompt(model, 0, 0, False, (), _NO_BLOCKS)
+        prompter = self._services.prompter
+        render = prompter.chat if surface.kind is Kind.CHAT else prompter.completion
+        question = surface.question
+        document = call.document if question is None else question(call.document)
+        prompt = await render(model, document, salt)
+        prompter.check_length(model, prompt, call.max_output_tokens)
+        return prompt
+
     def _delivery(
         self,
+        surface: Surface,
         exchange: Exchange,
         call: Call,
         prompt: Prompt,
+        *,
         rule: BodyRule | None,
         salt: str,
-        *,
         priority: int,
     ) -> Delivery:
-        chat = exchange.request.path == CHAT
+        headers = upstream_headers(exchange.request, exchange.id)
+        if priority and not surface.ranked:
+            headers.append((b"x-vllm-priority", b"%d" % priority))
+            priority = 0
         max_output = call.max_output_tokens if rule is None else rule.bound_output(call, prompt)
         if max_output is not None:
             max_output *= call.choices
         return Delivery(
-            path=_CHAT_PATH if chat else _COMPLETIONS_PATH,
-            headers=upstream_headers(exchange.request, exchange.id),
-            body=call.upstream_body(prompt.model, salt, priority),
+            path=surface.upstream_path,
+            headers=headers,
+            body=call.upstream_body(prompt.model, salt if surface.salted else "", priority),
             prompt=prompt,
             max_output_tokens=max_output,
             stream=call.stream,
             strip_usage=call.stream and not call.wants_usage,
             own_headers=self._own_headers(exchange),
-            empty_events=call.choices if chat else 0,
+            empty_events=call.choices if surface.empty_role else 0,
+            shape=surface.shape,
         )
 
     async def _models(self, exchange: Exchange, record: AccessRecord, name: str) -> None:

@@ -28,6 +28,8 @@ from proxy.answers import error_event
 from proxy.flow import NEVER
 from proxy.headers import downstream_headers, header_value
 from proxy.streamed_body import StreamedBody
+from proxy.surfaces.openai import OPENAI
+from proxy.surfaces.shape import Shape
 from proxy.whole_body import WholeBody
 
 _PLAIN = (b"", b"identity")  # the only codings that a replica is asked for
@@ -81,6 +83,7 @@ class Relay:
         "_own_headers",
         "_relayed",
         "_response_headers",
+        "_shape",
         "_streamed",
         "_timeouts",
         "_upstream",
@@ -102,16 +105,18 @@ class Relay:
         own_headers: Sequence[Header],
         on_first_event: Callable[[float], None],
         timeouts: RelayTimeouts,
+        shape: Shape = OPENAI,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.now = time.monotonic
         self._exchange = exchange
         self._own_headers = own_headers
+        self._shape = shape
         self._on_first_event = on_first_event
         self._timeouts = timeouts
         self._done: asyncio.Future[None] = loop.create_future()
         self._upstream: Upstream | None = None
-        self._streamed = StreamedBody(self, strip_usage=strip_usage)
+        self._streamed = StreamedBody(self, strip_usage=strip_usage, shape=shape)
         self._body: StreamedBody | WholeBody = self._streamed
         # Per chunk the upstream connection calls straight into the body; `use` changes where.
         self.on_body: Callable[[bytes], None] = self._body.push
@@ -159,8 +164,9 @@ class Relay:
 
     @property
     def usage(self) -> dict[str, Any] | None:
-        """The replica's `usage` object, if it sent one."""
-        return self._body.usage
+        """The replica's `usage` object, if it sent one, in the words of chat completions."""
+        usage, words = self._body.usage, self._shape.usage
+        return usage if words is None or self._body is self._streamed else words(usage)
 
     @property
     def content_events(self) -> int:
@@ -270,7 +276,8 @@ class Relay:
     def _cut(self, error: GatewayError) -> None:
         if self._body is self._streamed:
             mid_event = self._streamed.mid_event
-            self._exchange.write(error_event(error, self._exchange.id, mid_event=mid_event))
+            event = error_event(error, self._exchange.id, mid_event=mid_event, shape=self._shape)
+            self._exchange.write(event)
         self._exchange.abort()
 
 

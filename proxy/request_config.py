@@ -13,6 +13,24 @@ from proxy.call import NEVER_FORWARDED, NOT_FORWARDED
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Names = tuple[str, ...]
+Route = Literal[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/rerank",
+    "/v2/rerank",
+    "/v1/score",
+    "/score",
+    "/classify",
+    "/pooling",
+    "/tokenize",
+    "/detokenize",
+]
+"""The paths that a model answers."""
 
 
 class RequestRule(Section):
@@ -20,7 +38,7 @@ class RequestRule(Section):
     general."""
 
     models: Names = ()
-    routes: tuple[Literal["/v1/chat/completions", "/v1/completions"], ...] = ()
+    routes: tuple[Route, ...] = ()
     deny_fields: Names | None = None
     allow_fields: Names | None = None
     max_choices: Count | None = None

@@ -2,7 +2,8 @@
 
 Held until the first complete `data:` event is there (HTTP 200 does not mean accepted: vLLM
 answers 200 and then an error event when it is overloaded), then every read passes straight
-through. A due heartbeat sends held comments early and so ends the retries.
+through. A due heartbeat sends held comments early and so ends the retries. Events that a replica
+sends before it has accepted the request count as comments.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UpstreamAnswered, UpstreamError
-from proxy.scanner import EventScanner, error_in, event_data, first_event_end
+from proxy.scanner import event_data, first_event_end
+from proxy.surfaces.openai import OPENAI
+from proxy.surfaces.shape import Shape
 
 if TYPE_CHECKING:
     from proxy.relay import Relay
@@ -23,11 +26,12 @@ FIRST_EVENTS = 10
 class StreamedBody:
     """The body of one SSE response."""
 
-    __slots__ = ("_held", "_looked_at", "_relay", "_scanner")
+    __slots__ = ("_held", "_looked_at", "_relay", "_scanner", "_shape")
 
-    def __init__(self, relay: Relay, *, strip_usage: bool) -> None:
+    def __init__(self, relay: Relay, *, strip_usage: bool, shape: Shape = OPENAI) -> None:
         self._relay = relay
-        self._scanner = EventScanner(relay.write, relay.deliver, strip_usage=strip_usage)
+        self._shape = shape
+        self._scanner = shape.scanner(relay.write, relay.deliver, strip_usage=strip_usage)
         self._held = b""
         self._looked_at = 0  # comments at the front of what is held
 
@@ -57,7 +61,9 @@ class StreamedBody:
 
     def push(self, data: bytes) -> None:
         """Before the first data event."""
-        if not self._held and data[:7] == b"data: {" and 13 not in data:  # by far most streams
+        preamble = self._shape.preamble
+        # By far most streams.
+        if preamble is None and not self._held and data[:7] == b"data: {" and 13 not in data:
             end = data.find(b"\n\n")
             if end >= 0 and data.find(b'"error"', 0, end) < 0:
                 self._held = data
@@ -66,7 +72,7 @@ class StreamedBody:
         held = self._held = self._held + data if self._held else data
         while (end := first_event_end(held, self._looked_at)) >= 0:
             event = event_data(held[self._looked_at : end].rstrip(b"\r\n"))
-            if event is not None:
+            if event is not None and (preamble is None or not preamble(event)):
                 self._first_event(event)
                 return
             self._looked_at = end
@@ -83,7 +89,7 @@ class StreamedBody:
             self._relay.fail(UpstreamError("The replica ended the stream without its terminator."))
 
     def _first_event(self, event: bytes) -> None:
-        error = error_in(event)
+        error = self._shape.error_in(event)
         if error is not None:
             self._relay.fail(upstream_stream_error(error))
         else:

@@ -23,12 +23,14 @@ from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
 from proxy.observe import Observer
 from proxy.overload.admission import Admission
-from proxy.pipeline import Pipeline, Services
+from proxy.pipeline import Pipeline
 from proxy.serve.config import Config
 from proxy.serve.prepared import Prepared
 from proxy.serve.replicas import Replicas
 from proxy.serve.revocations import shared_revocations
 from proxy.serve.supervise.run_dir import state_folder
+from proxy.services import Services
+from proxy.tracing.tracer import Tracer
 from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
 from ratelimit.config import LimitsConfig
@@ -81,6 +83,8 @@ class Snapshot:
         self.parts: Sequence[Part] = (self.authenticator, self.limiter.store)
         if self.observer.usage is not None:
             self.parts = (*self.parts, self.observer.usage)
+        if self.observer.tracer is not None:
+            self.parts = (*self.parts, self.observer.tracer)
         self.files: Sequence[File] = (prepared.prompter, self.observer.log)
         replicas = around.replicas
         dispatcher = Dispatcher(
@@ -175,10 +179,11 @@ def _budget(prepared: Prepared, previous: Snapshot | None) -> RetryBudget:
 
 def _observer(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> Observer:
     log, usage = _access_log(prepared, around, previous), _usage_log(prepared, around, previous)
+    tracer = _tracer(prepared, around, previous)
     if previous is not None:
         observer = previous.observer
         same = previous.config.budgets == prepared.config.budgets
-        if same and (observer.log, observer.usage) == (log, usage):
+        if same and (observer.log, observer.usage, observer.tracer) == (log, usage, tracer):
             return observer
     return Observer(
         log=log,
@@ -186,6 +191,7 @@ def _observer(prepared: Prepared, around: Surroundings, previous: Snapshot | Non
         clock=around.clock,
         usage=usage,
         budgets=prepared.config.budgets,
+        tracer=tracer,
     )
 
 
@@ -194,6 +200,13 @@ def _access_log(prepared: Prepared, around: Surroundings, previous: Snapshot | N
     if previous is not None and previous.config.log.access == access:
         return previous.observer.log
     return AccessLog(access, around.metrics)
+
+
+def _tracer(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> Tracer | None:
+    tracing = prepared.config.tracing
+    if previous is not None and previous.config.tracing == tracing:
+        return previous.observer.tracer
+    return None if tracing is None else Tracer(tracing, around.metrics)
 
 
 def _usage_log(

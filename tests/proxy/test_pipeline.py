@@ -37,8 +37,9 @@ from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
 from proxy.observe import Observer
 from proxy.overload.admission import Admission
-from proxy.pipeline import Pipeline, Services
+from proxy.pipeline import Pipeline
 from proxy.request_config import RequestsConfig
+from proxy.services import Services
 from ratelimit.estimate import Estimates
 from routing.config import ModelConfig
 from routing.salts import CacheSalts

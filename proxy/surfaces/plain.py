@@ -1,0 +1,82 @@
+"""Routes whose answer is one JSON object and is not generated: embeddings, scores, tokens. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from proxy.call import parse_plain
+from proxy.surfaces.openai import OPENAI
+from proxy.surfaces.surface import Kind, Surface
+
+_TEXTS = ("input", "query", "documents", "queries", "text_1", "text_2", "data_1", "data_2")
+_PASSED = ("add_special_tokens", "truncate_prompt_tokens")
+
+
+def as_text(document: dict[str, Any]) -> dict[str, Any]:
+    """Everything that the model reads, as a batch of prompts. What is no text (a picture to embed)
+    counts as nothing; the replica's usage tells."""
+    texts: list[Any] = []
+    for name in _TEXTS:
+        texts += _texts(document.get(name))
+    if isinstance(messages := document.get("messages"), list):
+        for message in messages:
+            texts += _texts(message)
+    if not texts or len({type(text) for text in texts}) > 1:
+        texts = [text for text in texts if isinstance(text, str)] or [""]
+    question: dict[str, Any] = {"prompt": texts}
+    question.update((name, document[name]) for name in _PASSED if name in document)
+    return question
+
+
+def _texts(value: Any) -> list[Any]:
+    """The texts, or lists of token ids, in `value`."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return _texts(value["text"] if "text" in value else value.get("content"))
+    if not isinstance(value, list) or not value:
+        return []
+    if all(type(number) is int for number in value):
+        return [value]
+    found: list[Any] = []
+    for one in value:
+        found += _texts(one)
+    return found
+
+
+def pooled_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Nothing was generated; some routes tell of the total alone."""
+    if usage is None:
+        return None
+    prompt = usage.get("prompt_tokens")
+    return {
+        "prompt_tokens": usage.get("total_tokens") if prompt is None else prompt,
+        "completion_tokens": 0,
+    }
+
+
+def no_usage(usage: dict[str, Any] | None) -> dict[str, Any]:
+    return {"prompt_tokens": 0, "completion_tokens": 0}
+
+
+_POOLED = replace(OPENAI, usage=pooled_usage)
+_FREE = replace(OPENAI, usage=no_usage)
+
+POOLED = tuple(
+    Surface(path, Kind.TEXT, parse_plain, as_text, _POOLED, salted=False, ranked=False)
+    for path in (
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/rerank",
+        "/v2/rerank",
+        "/v1/score",
+        "/score",
+        "/classify",
+        "/pooling",
+    )
+)
+TOKENS = tuple(
+    Surface(path, Kind.FREE, parse_plain, shape=_FREE, salted=False, ranked=False)
+    for path in ("/tokenize", "/detokenize")
+)
