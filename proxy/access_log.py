@@ -36,8 +36,9 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     the replica reported no usage. `limit` is the rule that refused, `limit_unit` and `limit_per`
     what it counts and for whom, `retry_after_ms` how long the client was told to wait;
     `shadow_refusals` are the rules that would have refused. `over_budget` are the parts
-    that took longer than the `tier` allows. `spent` and the `*_at` are of the running clock, in
-    seconds, and unset again when it has stopped.
+    that took longer than the `tier` allows. `trace` (a `proxy.tracing.trace.Trace`, if it is
+    traced), `spent` and the `*_at` are of the running clock, in seconds, and unset again when it
+    has stopped.
     """
 
     request_id: str
@@ -89,6 +90,8 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     relay_ms: float | None = None
     tier: str | None = None
     over_budget: list[str] | None = None
+    trace_id: str | None = None
+    trace: Any = None
     spent: dict[str, float] | None = None
     first_event_at: float | None = None
     first_events_at: float | None = None
@@ -103,6 +106,8 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
             spent[before] = spent.get(before, 0.0) + now - self.entered_at
         self.phase = phase
         self.entered_at = now
+        if self.trace is not None:
+            self.trace.trail.append((phase, now))
 
     def leave(self, now: float) -> dict[str, float]:
         """The exchange ends: what each phase took, in seconds, is returned and put into the
@@ -113,7 +118,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         for phase, seconds in spent.items():
             if (field := _FIELDS.get(phase)) is not None:
                 setattr(self, field, milliseconds(seconds))
-        self.spent = self.first_event_at = self.first_events_at = None
+        self.trace = self.spent = self.first_event_at = self.first_events_at = None
         self.entered_at = 0.0
         return spent
 

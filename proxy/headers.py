@@ -31,6 +31,12 @@ def upstream_headers(request: Request, request_id: str) -> list[Header]:
     return headers
 
 
+def with_traceparent(headers: Sequence[Header], traceparent: bytes) -> list[Header]:
+    """`headers` for the replica as part of our own trace. The client's `tracestate` stays."""
+    others = [header for header in headers if header[0] != b"traceparent"]
+    return [*others, (b"traceparent", traceparent)]
+
+
 def downstream_headers(upstream: Sequence[Header], own: Sequence[Header]) -> list[Header]:
     """Headers for the client: what passes from the replica's, then the gateway's own."""
     return [

@@ -13,6 +13,7 @@ from proxy.budgets.config import BudgetsConfig
 from proxy.budgets.judge import Budgets, declared_s
 from proxy.budgets.meters import BudgetMeters
 from proxy.phases import PHASES
+from proxy.tracing.tracer import Tracer
 from proxy.usage import UsageLog
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -30,9 +31,11 @@ class Observer:
         clock: Clock,
         usage: UsageLog | None = None,
         budgets: BudgetsConfig | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.log = log
         self.usage = usage
+        self.tracer = tracer
         self.budgets = None if budgets is None else Budgets(budgets)
         self._tiers = BudgetMeters(metrics, () if budgets is None else budgets.tiers)
         self._now = clock
@@ -87,6 +90,8 @@ class Observer:
         head_at = request.head_at or complete_at
         record.spent = {"head": head_at - received_at, "body": complete_at - head_at}
         record.phase, record.entered_at = "gate", complete_at
+        if self.tracer is not None and (trace := self.tracer.begin(request)) is not None:
+            record.trace, record.trace_id = trace, f"{trace.trace_id:032x}"
         return record
 
     def close(self, exchange: Exchange, record: AccessRecord) -> None:
@@ -94,6 +99,7 @@ class Observer:
         self._in_flight.dec()
         record.bytes_sent = exchange.bytes_sent
         record.total_ms = milliseconds(now - exchange.request.received_at)
+        trace = record.trace
         first_tokens_s = _first_tokens_s(record, now)
         spent = record.leave(now)
         if self.budgets is not None and record.model is not None:
@@ -115,6 +121,8 @@ class Observer:
             meters.observe(record)
             for phase, seconds in spent.items():
                 self._phases[phase].observe(seconds)
+        if self.tracer is not None and trace is not None:
+            self.tracer.end(trace, exchange.request, record, now)
         self.log.write(record)
         if self.usage is not None:
             self.usage.write(record)

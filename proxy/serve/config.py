@@ -29,6 +29,7 @@ from proxy.config import (
 from proxy.request_config import RequestsConfig
 from proxy.serve.references import missing_references
 from proxy.tls.config import TlsConfig
+from proxy.tracing.config import TracingConfig
 from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig, Rule
 from routing.config import ModelConfig, RoutingConfig
 
@@ -83,6 +84,7 @@ class Config(Section):
     upstream: UpstreamConfig = UpstreamConfig()
     usage: UsageConfig | None = None
     budgets: BudgetsConfig | None = None
+    tracing: TracingConfig | None = None
     # A factory: JSON Schema cannot show a default that holds a value type of ours.
     log: LogConfig = msgspec.field(default_factory=LogConfig)
 

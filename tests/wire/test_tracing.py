@@ -1,0 +1,104 @@
+"""Traces as a collector gets them: OTLP over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from client import Client, chat
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from running import InProcess, base_config, eventually
+
+from loadtest.replica import FakeReplica
+
+CANARY = "zanzibar-canary"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-00"}
+
+
+class Collector:
+    """`spans` so far; `status` is answered."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.bytes = b""
+        self.status = 200
+        self.url = ""
+
+    async def take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.bytes += body
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                self.spans += scope.spans
+        return web.Response(status=self.status)
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    collector = Collector()
+    application = web.Application()
+    application.router.add_post("/v1/traces", collector.take)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/traces"
+    yield collector
+    await runner.cleanup()
+
+
+async def test_a_collector_gets_the_spans_of_an_exchange(
+    collector: Collector, tmp_path: Path
+) -> None:
+    log = tmp_path / "access.jsonl"
+    async with FakeReplica() as replica:
+        document = base_config(
+            [replica.url],
+            log={"access": str(log)},
+            tracing={"endpoint": collector.url, "sample_ratio": 1.0},
+        )
+        async with InProcess(document, tmp_path) as gateway:
+            client = await Client.open(gateway.port)
+            answer = await client.ask(chat(CANARY, max_tokens=12), headers=PARENT)
+            client.close()
+        sent_on = replica.requests[0].headers["traceparent"]
+    # Ending the gateway sent what was waiting.
+    by_name = {span.name: span for span in collector.spans}
+    server, call = by_name["POST /v1/chat/completions"], by_name["chat demo"]
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
+    assert server.parent_span_id.hex() == "00f067aa0ba902b7"
+    assert (server.kind, call.kind) == (Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT)
+    assert call.parent_span_id == server.span_id
+    assert sent_on == f"00-{TRACE}-{call.span_id.hex()}-01"
+    phases = [span for span in collector.spans if span.kind == Span.SPAN_KIND_INTERNAL]
+    assert {"auth", "tokenize", "route", "connect", "first_token", "relay"} <= by_name.keys()
+    assert sum(span.end_time_unix_nano - span.start_time_unix_nano for span in phases) == (
+        pytest.approx(server.end_time_unix_nano - server.start_time_unix_nano, abs=20_000)
+    )
+    attributes = {item.key: item.value for item in call.attributes}
+    assert attributes["gen_ai.usage.output_tokens"].int_value == 12
+    assert CANARY.encode() not in collector.bytes
+    assert answer.text.encode() not in collector.bytes
+    assert json.loads(log.read_bytes())["trace_id"] == TRACE
+
+
+async def test_a_collector_that_refuses_is_counted_and_harms_nobody(
+    collector: Collector, tmp_path: Path
+) -> None:
+    collector.status = 400
+    async with FakeReplica() as replica:
+        tracing = {"endpoint": collector.url, "sample_ratio": 1.0}
+        async with InProcess(base_config([replica.url], tracing=tracing), tmp_path) as gateway:
+            client = await Client.open(gateway.port)
+            assert (await client.ask(chat(max_tokens=2))).status == 200
+
+            async def counted() -> bool:
+                return gateway.metric("headrace_trace_export_failures_total") > 0
+
+            await eventually(counted)
+            assert (await client.ask(chat(max_tokens=2))).status == 200
+            client.close()
