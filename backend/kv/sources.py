@@ -31,7 +31,7 @@ def configured(config: KvEventsConfig) -> dict[int, Source]:
     return {0: Source(config.endpoint, config.replay_endpoint, config.topic, config.bind)}
 
 
-def told(body: bytes, host: str) -> dict[int, Source]:
+def told_by(body: bytes, host: str) -> dict[int, Source]:
     """By rank, from the answer of the replica on `host`; empty when it publishes nothing."""
     try:
         document = msgspec.json.decode(body)

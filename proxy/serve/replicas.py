@@ -14,6 +14,7 @@ from backend.registry import Registry, Roster
 from backend.target import Target
 from core.clock import Clock
 from core.metrics import Metrics
+from proxy.serve.kv_index import KvIndex
 from proxy.serve.prepared import Prepared
 from routing.router import Router
 
@@ -42,6 +43,8 @@ class Replicas:
         self.registry.hooks.on_refused = self.pool.refused
         self.registry.hooks.activity = self.pool.activity
         self.router = Router(config.routing, self.registry, metrics, clock)
+        self.kv = KvIndex(self.router.place, metrics, clock)
+        self._follow()
         self.models = tuple(model.name for model in config.models)
         self._staged: StagedReplicas | None = None
         self._wanted: StagedReplicas | None = None
@@ -52,8 +55,10 @@ class Replicas:
     async def start(self) -> None:
         await self.registry.start()
         await self.pool.start()
+        self.kv.start()
 
     async def close(self) -> None:
+        await self.kv.close()
         await self.pool.close()
         await self.registry.close()
 
@@ -91,6 +96,7 @@ class Replicas:
         if staged.cold or config.routing != self._prepared.config.routing:
             self.router.use(config.routing, cold=staged.cold)
         self._prepared, self._wanted, self._staged = staged.prepared, staged, None
+        self._follow()
         entries, targets = dict(staged.roster.entries), dict(staged.targets)
         for replica_id, entry in self.registry.entries.items():
             if entry.replica.model not in self.models and replica_id not in entries:
@@ -105,6 +111,19 @@ class Replicas:
             wanted, self._wanted = self._wanted, None
             if wanted.roster.entries.keys() != self.registry.entries.keys():
                 self._put(wanted.roster, wanted.targets)
+
+    def _follow(self) -> None:
+        """Hear of those that tell what they hold, if anybody asks the index."""
+        prepared = self._prepared
+        config, routing = prepared.config, prepared.config.routing
+        self.kv.use(
+            config.replicas if routing.policy == "prefix_affinity" else (),
+            upstream=config.upstream,
+            contexts=prepared.upstream_tls,
+            start_of=prepared.prompter.start_of,
+            hashing=prepared.marks.hashing,
+            block_tokens=routing.block_tokens,
+        )
 
     def _put(self, roster: Roster, targets: dict[str, Target]) -> None:
         gone = self.registry.commit(roster)

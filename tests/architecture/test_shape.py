@@ -35,6 +35,9 @@ PERFORMS = {
     "backend.dialer",
     "backend.http1_protocol",
     "backend.http2_protocol",
+    "backend.kv.follower",
+    "backend.kv.sockets",
+    "backend.kv.subscriber",
     "backend.monitor",
     "backend.pool",
     "backend.registry",
@@ -69,10 +72,12 @@ PERFORMS = {
     "proxy.serve.identities",
     "proxy.serve.floors",
     "proxy.serve.inspection",
+    "proxy.serve.kv_index",
     "proxy.serve.logs",
     "proxy.serve.prepared",
     "proxy.serve.snapshots",
     "proxy.serve.supervise.replace",
+    "proxy.serve.simulate",
     "proxy.serve.supervise.service_manager",
     "proxy.serve.supervise.successor",
     "proxy.serve.supervise.supervisor",
@@ -92,7 +97,7 @@ PERFORMS = {
 PERFORMING_LIBRARIES = {
     *("asyncio", "time", "socket", "threading", "concurrent", "multiprocessing", "subprocess"),
     *("select", "selectors", "signal", "aiohttp", "uvloop", "redis", "httpx", "requests"),
-    "ctypes",
+    *("ctypes", "zmq"),
 }
 
 

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from backend.config import KvEventsConfig
-from backend.kv.sources import Source, configured, told
+from backend.kv.sources import Source, configured, told_by
 
 
 def one(endpoint: object, host: str = "10.0.0.7", **fields: object) -> Source | None:
     body = json.dumps({"0": {"publisher": "zmq", "endpoint": endpoint, **fields}})
-    return told(body.encode(), host).get(0)
+    return told_by(body.encode(), host).get(0)
 
 
 def test_ranks() -> None:
@@ -26,7 +26,7 @@ def test_ranks() -> None:
             "4": 7,
         }
     ).encode()
-    assert told(body, "h") == {
+    assert told_by(body, "h") == {
         0: Source("tcp://10.1.1.1:5557", "tcp://10.1.1.1:6557", ""),
         1: Source("ipc:///tmp/x", None, "kv@m"),
     }
@@ -45,7 +45,7 @@ def test_what_cannot_be_reached_is_left_out(odd: object) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"7", b'{"detail": "Not Found"}', b"\xff"])
 def test_other_answers(body: bytes) -> None:
-    assert told(body, "h") == {}
+    assert told_by(body, "h") == {}
 
 
 def test_configured() -> None:
