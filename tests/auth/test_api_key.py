@@ -29,7 +29,7 @@ def test_entropy_has_32_bytes(count: int) -> None:
         make_key(bytes(count))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(3, KEY_CHARS - 1), st.data())
 def test_a_mistyped_key_is_seen(entropy: bytes, place: int, data: st.DataObject) -> None:
     key = bytearray(make_key(entropy).encode())

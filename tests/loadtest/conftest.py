@@ -12,7 +12,8 @@ from loadtest import stats
 
 @pytest.fixture(scope="package", autouse=True)
 def resample_once() -> Iterator[None]:
-    """What `stats.replicates` drew is remembered: the same for the same samples and seed."""
+    """What `stats.replicates` drew is remembered: the same for the same samples and seed. And it
+    draws less often."""
     drawn = functools.cache(stats.replicates)
 
     def replicates(
@@ -21,5 +22,6 @@ def resample_once() -> Iterator[None]:
         return drawn(tuple(map(tuple, windows)), tuple(quantiles), seed)
 
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stats, "_REPLICATES", (100, 250))
         patched.setattr(stats, "replicates", replicates)
         yield

@@ -136,7 +136,7 @@ def test_a_bound_of_the_client_is_kept_and_without_a_rule_none_is_set() -> None:
 COUNTS = st.one_of(st.none(), st.integers(0, 60))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     n=st.one_of(st.none(), st.integers(1, 8)),
     best_of=st.one_of(st.none(), st.integers(1, 8)),

@@ -3,13 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import hiredis
+import pytest
 import redis.crc
 from charges import STREAMS, charge_of, plan_of
 
 from core.principal import Principal
+from ratelimit import redis_command
 from ratelimit.bucket import MAX_TOKENS, UNITS
 from ratelimit.config import Rule
-from ratelimit.redis_command import SHA, TEMPLATES, Commands
+from ratelimit.redis_command import SHA, Commands
 
 NAME = b"i" * 32
 RULES = (
@@ -71,8 +73,9 @@ def test_all_keys_of_a_plan_are_in_its_slot() -> None:
     assert {redis.crc.key_slot(key) for key in KEYS} == {slot}
 
 
-def test_templates_are_bounded() -> None:
+def test_templates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_command, "TEMPLATES", 100)
     made = commands()
-    for _ in range(TEMPLATES + 1):
+    for _ in range(101):
         made.template(plan_of(RULES[0]))
     assert len(made._templates) == 1

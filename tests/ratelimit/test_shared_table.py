@@ -166,7 +166,7 @@ step = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(step, max_size=40))
 async def test_it_is_the_same_as_the_store_in_memory(
     trace: list[tuple[str, int, int, int]],

@@ -217,6 +217,7 @@ def choose_plainly(
     """The rules of `PrefixAffinity` one after another, without regard to cost."""
     length, output, blocks = wish
     config = fleet.config
+    blocks = blocks[: max(length - 1, 0) // config.block_tokens]  # never the last token
 
     def held(member: Member) -> int:
         known = {**member.entry.resident, **member.entry.expected}

@@ -248,7 +248,7 @@ class Engine:
         return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3, 4, 8, 12, 16]), st.integers(1, 60))
 def test_what_is_held_is_what_the_engine_would_find(seed: int, size: int, length: int) -> None:
     engine = Engine(random.Random(seed), size)

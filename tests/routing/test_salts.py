@@ -38,7 +38,7 @@ def may_share(a: Principal, b: Principal, share: ShareCache) -> bool:
     return a.tenant == b.tenant
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(a=CALLERS, b=CALLERS, share=st.one_of(st.just("tenant"), st.just("organisation"), groups()))
 def test_two_callers_have_one_salt_exactly_when_they_may_share(
     a: Principal, b: Principal, share: ShareCache

@@ -138,7 +138,7 @@ def test_an_upload_and_many_requests_are_no_flood() -> None:
         assert judge.feed(EMPTY_HEAD, NOW, 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     counts=st.lists(
         st.tuples(st.sampled_from(sorted(FLOODS)), st.integers(1, 200)), min_size=1, max_size=6

@@ -22,8 +22,8 @@ KEY = make_key(bytes(32))
 class Inspector:
     """Runs the command over one configuration with every kind of credential."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.issuer = Issuer("https://id.example", "headrace")
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], issuer: Issuer) -> None:
+        self.issuer = issuer
         (folder / "jwks.json").write_bytes(self.issuer.key_set())
         self.key = {"id": "k", "sha256": digest_of(KEY.encode()).hex(), "tenant": "b", "tier": "x"}
         self.path = folder / "headrace.yaml"
@@ -62,9 +62,14 @@ class Inspector:
         return status, self._capsys.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    return Issuer("https://id.example", "headrace")
+
+
 @pytest.fixture
-def inspector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Inspector:
-    return Inspector(tmp_path, capsys)
+def inspector(tmp_path: Path, capsys: pytest.CaptureFixture[str], issuer: Issuer) -> Inspector:
+    return Inspector(tmp_path, capsys, issuer)
 
 
 def test_a_good_token(inspector: Inspector) -> None:

@@ -72,14 +72,15 @@ def test_only_changed_replicas_get_another_context(first: Prepared, tmp_path: Pa
 
 
 def test_only_changed_issuers_get_another_fetcher(first: Prepared, tmp_path: Path) -> None:
-    issuers = []
+    issuers, issuer = [], Issuer("a", "x")
     for name in ("a", "b"):
         path = tmp_path / f"{name}.json"
-        path.write_bytes(Issuer(name, "x").key_set())
+        path.write_bytes(issuer.key_set())
         issuers.append({"issuer": name, "audiences": ["x"], "jwks": {"file": str(path)}})
     second = prepare(config(auth={"issuers": issuers}), previous=first)
     assert first.fetchers == {}
-    (tmp_path / "b.json").write_bytes(Issuer("b", "x").key_set())
+    issuer.rotate()
+    (tmp_path / "b.json").write_bytes(issuer.key_set())
     third = prepare(config(auth={"issuers": issuers}), previous=second)
     assert third.fetchers["a"] is second.fetchers["a"]
     assert third.fetchers["b"] is not second.fetchers["b"]

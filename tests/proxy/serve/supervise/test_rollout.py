@@ -89,7 +89,7 @@ _EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(_EVENTS, max_size=30))
 def test_it_always_ends_and_commits_only_what_all_living_workers_built(
     events: list[tuple[str, int]],
