@@ -29,6 +29,7 @@ _COMMANDS = {
     "revoke": "proxy.serve.revocations:revoke",
     "limits": "proxy.serve.limit_commands:limits",
     "budget": "proxy.serve.budget:budget",
+    "simulate": "proxy.serve.simulate:simulate",
     "demo": "proxy.serve.demo:main",
 }
 
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_revoke(commands)
     _add_limits(commands)
     _add_budget(commands)
+    _add_simulate(commands)
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
     demo.add_argument("--once", action="store_true", help="ask one question and end")
     demo.add_argument(
@@ -153,6 +155,33 @@ def _add_revoke(commands: Any) -> None:
         "--days", type=float, default=365.0, metavar="N", help="for so long (default: 365)"
     )
     revoke.add_argument("--undo", action="store_true", help="allow it again")
+
+
+def _add_simulate(commands: Any) -> None:
+    simulate = commands.add_parser(
+        "simulate", help="compare routing policies on a trace, or find how many replicas it needs"
+    )
+    add = simulate.add_argument
+    add("trace", metavar="TRACE", help="JSON lines or CSV, also .gz, or `sample`")
+    add("--replicas", type=int, default=8, metavar="N", help="(default: 8)")
+    add("--speed", type=float, default=1.0, metavar="X", help="times the trace's pace")
+    add("--seeds", type=int, default=5, metavar="K", help="runs of each policy (default: 5)")
+    add("--policies", metavar="A,B", help="default: all; ours takes prefix_affinity:setting=value")
+    add("--requests", type=int, metavar="N", help="only the first N")
+    add("--json", action="store_true", help="for machines")
+    add("--html", metavar="FILE", help="write a page with charts as well")
+    add("--jobs", type=int, metavar="N", help="processes (default: one for each CPU)")
+    add("--engine", action="append", default=[], metavar="K=V", help="prefill_rate=8000,chunk=4096")
+    add("--find-replicas", action="store_true", help="the fewest replicas that keep --slo")
+    add("--slo", action="append", default=[], metavar="K=V", help="ttft_p99=2,goodput=0.95")
+    faults = simulate.add_argument_group("faults").add_argument
+    faults("--crash", type=float, metavar="SHARE", help="lose a replica after this share of it")
+    faults("--slow", type=float, default=1.0, metavar="X", help="one replica takes X times as long")
+    faults("--lost-events", type=float, default=0.0, metavar="SHARE", help="of cache events")
+    faults("--frozen", type=float, metavar="SHARE", help="metrics stand still from there on")
+    faults("--gateways", type=int, default=1, metavar="G", help="so many work side by side")
+    faults("--gossip", type=float, metavar="S", help="they hear of each other after S seconds")
+    faults("--wrong-constants", type=float, default=1.0, metavar="X", help="believed speed")
 
 
 def _version() -> str:
