@@ -118,6 +118,11 @@ class SharedMap:
             self._count += 1
             self._remove(at)
 
+    def clear(self) -> None:
+        """Remove all at once; its memory is free."""
+        self._memory.madvise(mmap.MADV_REMOVE)
+        self._count = 0
+
     def _place(self, key: int) -> int:
         """Where an entry of this key is found; -1: nowhere."""
         words = self._words

@@ -34,6 +34,7 @@ class PrefixIndex:
     def __init__(self, max_entries: int, masks: Masks | None = None) -> None:
         self._max_entries = max_entries
         self._masks: Masks = {} if masks is None else masks
+        self._held_by = self._masks.get
         self._targets: list[Target] = []
         self._free_bits: list[int] = []
         self._highest = 0
@@ -104,7 +105,7 @@ class PrefixIndex:
         count; every target is in exactly one."""
         if not blocks:
             return [(targets, 0)]
-        held_by = self._masks.get
+        held_by = self._held_by
         first = held_by(blocks[0], 0) & targets
         result: list[tuple[int, int]] = []
         if first != targets:

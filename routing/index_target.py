@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
-class Masks(Protocol):
+class Reading(Protocol):
     """From a block's hash to the mask of those that hold it."""
 
     def get(self, block: int, default: int, /) -> int: ...
+
+
+class Masks(Reading, Protocol):
+    """The same for who writes them."""
 
     def __setitem__(self, block: int, mask: int, /) -> None: ...
 
@@ -25,7 +29,7 @@ class Target:
 
     `exact`: it tells what it `held`, and nothing is judged resident. `leaving` are prompts whose
     first token came, the first `due` of them at the last `expire` or before. `fixed`: its bit was
-    given by the caller.
+    given by the caller. `name` and `place` are for an index that shares what it knows.
     """
 
     __slots__ = (
@@ -39,13 +43,17 @@ class Target:
         "held",
         "leaving",
         "most",
+        "name",
         "nominal",
+        "place",
         "resident",
     )
 
     def __init__(self, bit: int, capacity: int, *, fixed: bool = False) -> None:
         self.bit = bit
         self.fixed = fixed
+        self.name = ""
+        self.place = -1
         self.exact = False
         self.held: set[int] = set()
         self.leaving: deque[Sequence[int]] = deque()
