@@ -98,7 +98,7 @@ def test_halves_are_refused(cut: int) -> None:
     announcer.expect(0, [1])
     whole = sent(announcer)[1]
     with pytest.raises(ValueError, match=r"half|datagram"):
-        list((heading(whole[:cut]), *records(whole[:cut])))
+        [heading(whole[:cut]), *records(whole[:cut])]
     assert list(records(whole)) == [Record(Kind.EXPECT, 0, 1, 1, records_blocks(whole))]
 
 
