@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from loadtest.replica import dialect
+from loadtest.replica.apis import Wording
 from loadtest.replica.behaviour import Behaviour
 from loadtest.replica.connection import Connection
 from loadtest.replica.engine import Job
@@ -36,7 +37,7 @@ class Answer:
         connection: Connection,
         speech: Speech,
         job: Job,
-        wording: dialect.Wording,
+        wording: Wording,
         *,
         behaviour: Behaviour,
         record: Record,
@@ -91,8 +92,9 @@ class Answer:
             self.stop_at = -1
             self.at_stop()
             return
-        if sent == 0 and self.wording.chat:
-            connection.write(dialect.chunk(self.wording.role_event()))
+        if sent == 0:
+            for event in self.wording.opening():
+                connection.write(dialect.chunk(event))
         token = ids[sent]
         sent += 1
         self.sent = self.job.sent_tokens = sent
@@ -142,11 +144,14 @@ class Answer:
         self.connection.write(dialect.LAST_CHUNK)
 
     def _finish(self) -> None:
-        events = []
-        if self.wording.include_usage and "no_usage" not in self.behaviour:
-            events.append(self.wording.usage_event(self.sent, self.job.cached_tokens))
-        if "no_done" not in self.behaviour:
-            events.append(dialect.DONE)
+        events = self.wording.closing(
+            self._text,
+            self.sent,
+            self.job.cached_tokens,
+            self._finish_reason,
+            usage="no_usage" not in self.behaviour,
+            end="no_done" not in self.behaviour,
+        )
         self.end_body(*events)
         self.end("done", self._finish_reason)
         self.connection.finished()
@@ -154,8 +159,7 @@ class Answer:
     def _whole(self) -> None:
         """The answer of a request without `stream`; a stop leaves it half sent."""
         ids, job = self.job.output_ids, self.job
-        text = "".join(map(self._speech.text, ids))
-        body = self.wording.document(text, ids, job.cached_tokens, self._finish_reason)
+        body = self.wording.document(self._text(), ids, job.cached_tokens, self._finish_reason)
         head = self.owner.head(200, b"application/json", len(body))
         self.record.status = 200
         if self.stop_at >= 0:
@@ -168,6 +172,9 @@ class Answer:
         self.connection.write(head + body)
         self.end("done", self._finish_reason)
         self.connection.finished()
+
+    def _text(self) -> str:
+        return "".join(map(self._speech.text, self.job.output_ids))
 
     def _client_gone(self) -> None:
         if not self._ended:

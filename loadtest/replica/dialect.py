@@ -8,7 +8,7 @@ is one chunk.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -168,6 +168,29 @@ class Wording:
             f'"logprobs":null,"finish_reason":null}}]{self._continuous(0)},'
             f'"prompt_token_ids":{ids},"prompt_text":null}}\n\n'
         ).encode()
+
+    def opening(self) -> list[bytes]:
+        return [self.role_event()] if self.chat else []
+
+    def closing(
+        self,
+        text: Callable[[], str],
+        sent: int,
+        cached: int,
+        reason: str,
+        *,
+        usage: bool,
+        end: bool,
+    ) -> list[bytes]:
+        """What follows the last token: `usage` if it was asked for, `end` the terminator."""
+        events = [self.usage_event(sent, cached)] if usage and self.include_usage else []
+        return [*events, DONE] if end else events
+
+    def failure(self, code: int) -> list[bytes]:
+        return [error_event(code), DONE]
+
+    def error_body(self, code: int) -> dict[str, Any]:
+        return error(code)
 
     def halves(self) -> tuple[bytes, bytes]:
         """What stands before and after the text of an ordinary token event (plain wording only)."""

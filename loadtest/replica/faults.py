@@ -93,7 +93,8 @@ def _exit(answer: Answer, value: float) -> None:
 
 def _truncate(answer: Answer, value: float) -> None:
     if answer.record.stream:
-        whole = dialect.chunk(answer.wording.role_event())
+        before, after = answer.wording.halves()
+        whole = dialect.chunk(before + after)
         answer.connection.write(whole[: len(whole) // 2])
     answer.end()
     answer.connection.close()
@@ -107,9 +108,9 @@ def _garbage(answer: Answer, value: float) -> None:
 
 def _error(answer: Answer, code: int) -> None:
     if answer.record.stream:
-        answer.end_body(dialect.error_event(code), dialect.DONE)
+        answer.end_body(*answer.wording.failure(code))
     else:
-        body = dialect.compact(dialect.error(code)).encode()
+        body = dialect.compact(answer.wording.error_body(code)).encode()
         answer.record.status = code
         answer.connection.write(answer.owner.head(code, b"application/json", len(body)) + body)
     answer.end()

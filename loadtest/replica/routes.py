@@ -17,7 +17,6 @@ from loadtest.replica.exposition import exposition
 from loadtest.replica.kv_publisher import KvPublisher
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.record import Record
-from loadtest.replica.request import Refused, parse_body
 from loadtest.replica.tokens import Speech
 
 Route = tuple[str, Callable[[Connection, Request], None]]
@@ -83,7 +82,6 @@ class Operations:
 
     def routes(self) -> dict[str, Route]:
         return {
-            "/tokenize": ("POST", self._tokenize),
             "/v1/models": ("GET", self._models),
             "/health": ("GET", self._health),
             "/ping": ("GET", self._health),
@@ -97,23 +95,6 @@ class Operations:
             "/fake/restart": ("POST", self._restart),
             "/reset_prefix_cache": ("POST", self._reset_prefix_cache),
         }
-
-    def _tokenize(self, connection: Connection, request: Request) -> None:
-        try:
-            body = parse_body(request.body)
-            if "messages" in body:
-                ids = self._speech.chat_ids(body)
-            else:
-                special = body.get("add_special_tokens", True)
-                ids = self._speech.encode(body["prompt"], add_special_tokens=special)
-        except Refused as refused:
-            answer_json(self._replica, connection, refused.status, refused.body)
-        except (ValueError, KeyError) as error:
-            answer_json(self._replica, connection, 400, dialect.error(400, str(error)))
-        else:
-            limit = self._replica.options.max_model_len
-            found = {"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": None}
-            answer_json(self._replica, connection, 200, found)
 
     def _models(self, connection: Connection, request: Request) -> None:
         options = self._replica.options

@@ -18,6 +18,7 @@ from typing import Any
 
 from loadtest.replica import dialect, faults
 from loadtest.replica.answer import Answer
+from loadtest.replica.apis import APIS, Api, Asked, Wording
 from loadtest.replica.behaviour import Behaviour, parse_behaviour, requested
 from loadtest.replica.connection import Connection, Request
 from loadtest.replica.engine import Engine, Job, Overloaded
@@ -25,8 +26,9 @@ from loadtest.replica.kv_publisher import KvPublisher
 from loadtest.replica.listener import Listener
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.record import Record
-from loadtest.replica.request import Generation, Refused, parse_body, parse_generation
+from loadtest.replica.request import Refused, parse_body, parse_generation
 from loadtest.replica.routes import Operations, Route, answer_json
+from loadtest.replica.stored import Stored
 from loadtest.replica.tokens import Speech
 
 
@@ -66,12 +68,12 @@ class FakeReplica:
         self.speech = _speech(self.options.tokenizer, self.options.chat_template)
         self._answers: dict[Job, Answer] = {}
         self._changed = asyncio.Event()
+        self.stored = Stored(self)
         self._numbers = itertools.count(1)
         self._date = (0, "")
         self._returns: asyncio.TimerHandle | None = None
         self._routes: dict[str, Route] = {
-            "/v1/chat/completions": ("POST", functools.partial(self._generate, True)),
-            "/v1/completions": ("POST", functools.partial(self._generate, False)),
+            **{api.path: ("POST", functools.partial(self._generate, api)) for api in APIS},
             **Operations(self, self.speech).routes(),
         }
 
@@ -166,7 +168,8 @@ class FakeReplica:
 
     def handle(self, connection: Connection, request: Request) -> None:
         """Answer one request (called by the connection)."""
-        method, route = self._routes.get(request.path, ("", None))
+        path = request.path
+        method, route = self._routes.get(path) or self.stored.route(path) or ("", None)
         if route is None:
             answer_json(self, connection, 404, {"detail": "Not Found"})
         elif request.method != method:
@@ -189,12 +192,14 @@ class FakeReplica:
         self._answers.pop(answer.job, None)
         answer.record.ended_at = now
         answer.record.outcome = outcome
+        if outcome == "done":
+            self.stored.add(answer.wording)
         for job in self.engine.finish(answer.job, reason, now):
             self._answers[job].start()
         self.changed()
 
     # -- routes ----------------------------------------------------------------------------------
-    def _generate(self, chat: bool, connection: Connection, request: Request) -> None:
+    def _generate(self, api: Api, connection: Connection, request: Request) -> None:
         record = self._record(request)
         try:
             body = parse_body(request.body)
@@ -202,9 +207,9 @@ class FakeReplica:
                 record.body = body
             behaviour = self._requested(request, body)
             if "slow_head" in behaviour:
-                self._wait_before_head(connection, record, chat, body, behaviour)
+                self._wait_before_head(connection, record, api, body, behaviour)
             else:
-                self._answer(connection, record, chat, body, behaviour)
+                self._answer(connection, record, api, body, behaviour)
         except Refused as refused:
             self._refused(connection, record, refused)
 
@@ -212,28 +217,34 @@ class FakeReplica:
         self,
         connection: Connection,
         record: Record,
-        chat: bool,
+        api: Api,
         body: dict[str, Any],
         behaviour: Behaviour,
     ) -> None:
         if "status" in behaviour:
             code = int(behaviour["status"])
-            raise Refused(code, dialect.error(code))
+            raise Refused(code, api.refusal(dialect.error(code)))
         if faults.before_head(connection, behaviour, self.head(200, dialect.EVENT_STREAM)):
             record.ended_at, record.outcome = time.monotonic(), "faulted"
             self.changed()
             return
-        asked = parse_generation(body, chat, self.options, self.speech, behaviour)
+        options, speech = self.options, self.speech
+        try:
+            asked = parse_generation(api.translated(body), api.chat, options, speech, behaviour)
+        except Refused as refused:
+            raise Refused(refused.status, api.refusal(refused.body)) from refused
         record.model, record.stream = self.options.model, asked.stream
         record.prompt_tokens = len(asked.prompt_ids)
         output_ids = self.speech.answer_ids(asked.prompt_ids, asked.output_tokens)
         job = Job(asked.prompt_ids, output_ids, asked.salt)
-        wording = self._wording(record, chat, asked, behaviour)
+        number, created = record.request_id, int(time.time())
+        stamp = "stamp" in behaviour
+        wording = api.wording(Asked(body, asked, options, speech, number, created, stamp))
         now = time.monotonic()
         try:
             runs = self.engine.submit(job, now)
         except Overloaded:
-            self._overloaded(connection, record)
+            self._overloaded(connection, record, wording)
             return
         token_s = behaviour.get("token_ms", self.options.token_ms) / 1e3
         answer = Answer(
@@ -255,21 +266,6 @@ class FakeReplica:
             answer.start()
         self.changed()
 
-    def _wording(
-        self, record: Record, chat: bool, asked: Generation, behaviour: Behaviour
-    ) -> dialect.Wording:
-        return dialect.Wording(
-            chat,
-            f"{'chatcmpl' if chat else 'cmpl'}-{record.request_id}",
-            int(time.time()),
-            self.options.model,
-            asked.prompt_ids,
-            asked.include_usage,
-            asked.continuous_usage,
-            asked.return_token_ids,
-            "stamp" in behaviour,
-        )
-
     def _record(self, request: Request) -> Record:
         request_id = request.headers.get("x-request-id") or f"{next(self._numbers):016x}"
         record = Record(request_id, request.path, time.monotonic())
@@ -288,13 +284,13 @@ class FakeReplica:
         self,
         connection: Connection,
         record: Record,
-        chat: bool,
+        api: Api,
         body: dict[str, Any],
         behaviour: Behaviour,
     ) -> None:
         def go_on() -> None:
             try:
-                self._answer(connection, record, chat, body, behaviour)
+                self._answer(connection, record, api, body, behaviour)
             except Refused as refused:
                 self._refused(connection, record, refused)
 
@@ -315,15 +311,16 @@ class FakeReplica:
         record.ended_at = time.monotonic()
         answer_json(self, connection, refused.status, refused.body)
 
-    def _overloaded(self, connection: Connection, record: Record) -> None:
+    def _overloaded(self, connection: Connection, record: Record, wording: Wording) -> None:
         """As captured: a stream gets 200 and an error event, the rest a plain 503."""
         if not record.stream:
-            self._refused(connection, record, Refused(503, dialect.error(503)))
+            self._refused(connection, record, Refused(503, wording.error_body(503)))
             return
         record.status, record.outcome, record.ended_at = 200, "refused", time.monotonic()
         connection.write(self.head(200, dialect.EVENT_STREAM))
-        connection.write(dialect.chunk(dialect.error_event(503)))
-        connection.write(dialect.chunk(dialect.DONE) + dialect.LAST_CHUNK)
+        for event in wording.failure(503):
+            connection.write(dialect.chunk(event))
+        connection.write(dialect.LAST_CHUNK)
         connection.finished()
         self.changed()
 

@@ -28,6 +28,7 @@ class Speech:
     def __init__(self, tokenizer: Path, chat_template: Path) -> None:
         reference = tokenizers.Tokenizer.from_file(str(tokenizer))
         self._encode = self._encoder(tokenizer, reference)
+        self._decode = reference.decode
         words = sorted(
             (number, piece)
             for piece, number in reference.get_vocab().items()
@@ -55,6 +56,9 @@ class Speech:
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         return list(self._encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._decode(list(ids))
 
     def chat_ids(self, body: dict[str, Any]) -> list[int]:
         """The prompt of a chat body; ValueError when the template refuses it."""
