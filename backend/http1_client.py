@@ -5,7 +5,7 @@ It dies with the response, so that a late `abort` can never hit the next exchang
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from backend.http1_protocol import Http1Protocol
 from backend.response import ResponseHandler
@@ -63,6 +63,11 @@ class Connection:
         """Idempotent, and without effect after the end."""
         if self._protocol is not None:
             self._protocol.resume_reading()
+
+    def divert(self, take: Callable[[bytes], None]) -> Callable[[bytes], None] | None:
+        """All further reads of the response go to `take`, as they come. Returns where those must
+        go that begin or end within a chunk, or are the last; None after the end."""
+        return None if self._protocol is None else self._protocol.divert(take)
 
     def detach(self) -> None:
         """The exchange is over (called by the protocol)."""

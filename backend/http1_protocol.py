@@ -16,24 +16,11 @@ from typing import Protocol, cast
 
 import httptools
 
-from backend.framing import (
-    EMPTY_BODY,
-    HEAD_BYTES,
-    INFORMATIONAL,
-    Refused,
-    read_head,
-)
+from backend.framing import EMPTY_BODY, HEAD_BYTES, INFORMATIONAL, Refused, read_head
 from backend.request_head import RequestHead
-from backend.response import ResponseHandler
+from backend.response import Hold, ResponseHandler
 from core.errors import UpstreamError, UpstreamProtocolError, UpstreamReset
 from core.exchange import Header
-
-
-class Hold(Protocol):
-    """The exchange's handle on the socket."""
-
-    def detach(self) -> None:
-        """The exchange is over."""
 
 
 class ConnectionOwner(Protocol):
@@ -63,6 +50,7 @@ class Http1Protocol(asyncio.Protocol):
 
     __slots__ = (
         "_complete",
+        "_diverted",
         "_early",
         "_feed",
         "_handler",
@@ -85,6 +73,7 @@ class Http1Protocol(asyncio.Protocol):
         "_transport",
         "_until_eof",
         "closed",
+        "data_received",
         "hold",
         "idle_at",
         "on_body",
@@ -103,6 +92,8 @@ class Http1Protocol(asyncio.Protocol):
         self.reads = 0
         self.idle_at = 0.0
         self._paused = False
+        self._diverted = False
+        self.data_received = self._read  # type: ignore[method-assign]  # see `divert`
         self._parts: list[bytes] = []
         # The parser calls `list.append` itself: no Python frame for a chunk.
         self.on_body: Callable[[bytes], None] = self._parts.append
@@ -159,6 +150,14 @@ class Http1Protocol(asyncio.Protocol):
         self._handler = handler
         self._transport.write(self._head.build(method, path, headers, body))
 
+    def divert(self, take: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
+        """As `Connection.divert`, or no longer."""
+        self._diverted = take is not None
+        self.data_received = take or self._read  # type: ignore[assignment]
+        if self._transport is not None and not self.closed:
+            self._transport.set_protocol(self)  # uvloop looks up where reads go only now
+        return self._read
+
     def abort(self) -> None:
         """Close the socket at once and call nobody but the owner."""
         self._handler = None
@@ -188,7 +187,7 @@ class Http1Protocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def _read(self, data: bytes) -> None:
         handler = self._handler
         if handler is None:
             self.abort()  # bytes that nobody asked for (RFC 9112 section 9.2: a smuggled answer)
@@ -229,6 +228,7 @@ class Http1Protocol(asyncio.Protocol):
             self._lose("the connection to the replica was lost")
         # The parser and its callbacks refer to each other: help the collector.
         self._parser = None
+        self.data_received = _nowhere  # type: ignore[method-assign]
         self._feed = _nowhere
         self._persists = _never
         self._owner.lost(self)
@@ -302,18 +302,16 @@ class Http1Protocol(asyncio.Protocol):
 
     def _end(self, handler: ResponseHandler) -> None:
         self._handler = None
+        if self._diverted:
+            self.divert(None)
         hold = self.hold
         if hold is not None:
             self.hold = None
             hold.detach()
         transport = self._transport
+        usable = transport is not None and self._keep_alive and not self._surplus
         # Unsent request bytes would be read as the start of the next request.
-        if (
-            transport is not None
-            and self._keep_alive
-            and not self._surplus
-            and transport.get_write_buffer_size() == 0
-        ):
+        if transport is not None and usable and transport.get_write_buffer_size() == 0:
             self.served += 1
             if self._paused:
                 self.resume_reading()
@@ -323,6 +321,8 @@ class Http1Protocol(asyncio.Protocol):
         handler.on_end()
 
     def _let_go(self) -> None:
+        if self._diverted:
+            self.divert(None)
         if self.hold is not None:
             self.hold.detach()
             self.hold = None

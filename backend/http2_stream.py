@@ -6,7 +6,7 @@ It dies with the response: a late `abort` hits nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from backend.response import ResponseHandler
@@ -98,6 +98,9 @@ class Http2Stream:
         if self.held and self._connection is not None:
             held, self.held = self.held, 0
             self._connection.consumed(self.id, held)
+
+    def divert(self, take: Callable[[bytes], None]) -> None:
+        """None: what the replica's bytes are framed in is of no use to a client."""
 
     def detach(self) -> ResponseHandler | None:
         """The exchange is over (called by the connection). Returns who is to be told."""

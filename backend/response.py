@@ -8,6 +8,13 @@ from core.errors import UpstreamError
 from core.exchange import Header
 
 
+class Hold(Protocol):
+    """The exchange's handle on the socket."""
+
+    def detach(self) -> None:
+        """The exchange is over."""
+
+
 class ResponseHandler(Protocol):
     """Who reads a response: `on_head` once, `on_body` any number of times, then exactly one of
     `on_end` and `on_failed` (which may also come first). Nothing is called after `abort`."""

@@ -6,7 +6,7 @@ the client's side. All calls are plain calls on the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,6 +79,12 @@ class Exchange(Protocol):
     gone: bool
     bytes_sent: int
     source: FlowSource | None
+
+    @property
+    def framed(self) -> Callable[[bytes], object] | None:
+        """Where chunks in the framing of HTTP/1.1 may be written past the exchange, as long as
+        neither its last byte was written nor its source paused; None: they may not. They count for
+        `bytes_sent` when whoever writes them adds them."""
 
     def start(self, status: int, headers: Sequence[Header], length: int | None) -> None:
         """Send the head. `length`: Content-Length, or None when it is not known."""

@@ -27,6 +27,8 @@ from core.exchange import Exchange, Header
 from proxy.answers import error_event
 from proxy.flow import NEVER
 from proxy.headers import downstream_headers, header_value
+from proxy.passage import Passage
+from proxy.scanner import EventScanner
 from proxy.streamed_body import StreamedBody
 from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.shape import Shape
@@ -44,6 +46,10 @@ class Upstream(Protocol):
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+    def divert(self, take: Callable[[bytes], None]) -> Callable[[bytes], None] | None:
+        """Show all further reads of the response to `take`, framing and all; returns where it
+        sends those that it does not pass on. None: there is no such framing."""
 
 
 class RelayTimeouts(Protocol):
@@ -158,6 +164,7 @@ class Relay:
         """Relay and bodies refer to each other. Parted, all of an exchange is freed at once and
         its memory is used again while the caches still hold it; the collector would come late."""
         self.on_body = _ignore
+        self._exchange.bytes_sent += self._streamed.passed_bytes
         self._streamed.part()
         if self._body is not self._streamed:
             self._body.part()
@@ -178,6 +185,10 @@ class Relay:
         """The words of an error event that the replica sent inside a committed stream."""
         error = self._streamed.error
         return None if error is None else str(error.get("message", "error event"))
+
+    @property
+    def _sent(self) -> int:
+        return self._exchange.bytes_sent + self._streamed.passed_bytes
 
     # --- flow source
 
@@ -217,8 +228,8 @@ class Relay:
         """The sweep came by after `deadline_at`."""
         if now >= self._end_at:
             self.fail(UpstreamTimeout("The exchange took longer than allowed.", phase="total"))
-        elif self._begun and self._relayed != self._exchange.bytes_sent:
-            self._relayed = self._exchange.bytes_sent
+        elif self._begun and self._relayed != self._sent:
+            self._relayed = self._sent
             self.deadline_at = min(now + self._timeouts.idle_s, self._end_at)
         elif self._begun:
             self.fail(UpstreamTimeout("The replica sent nothing for too long.", phase="idle"))
@@ -246,6 +257,18 @@ class Relay:
     def use(self, push: Callable[[bytes], None]) -> None:
         """Further bytes of the body go to `push`."""
         self.on_body = push
+
+    def passage(self, scanner: EventScanner) -> Passage | None:
+        """The short way for the rest of the stream, where both connections have it."""
+        send, upstream = self._exchange.framed, self._upstream
+        if send is None or upstream is None:
+            return None
+        passage = Passage(scanner, send)
+        read = upstream.divert(passage.take)
+        if read is None:
+            return None
+        passage.read = read
+        return passage
 
     @property
     def write(self) -> Callable[[bytes], None]:

@@ -79,6 +79,7 @@ class EventScanner:
     __slots__ = (
         "_after",
         "_before",
+        "_form",
         "_lessons",
         "_on_terminated",
         "_relayed",
@@ -110,6 +111,7 @@ class EventScanner:
         self._tail = b""  # an incomplete trailing event
         # An event that is like the last one: see `_learn`. Nothing is, at first.
         self._before = self._after = b"\n"
+        self._form = (self._before, self._after)
         self._text_at = 0
         self._rest = _NEVER
         self._lessons = _LESSONS
@@ -122,6 +124,12 @@ class EventScanner:
     def mid_event(self) -> bool:
         """Whether the client has seen a part of an event that is not complete."""
         return self._relayed > 0
+
+    @property
+    def form(self) -> tuple[bytes, bytes] | None:
+        """What stands before and after the text of an event like the last one, the same object
+        until another is learned; None while none is known or an event is incomplete."""
+        return None if self._tail or self._rest == _NEVER else self._form
 
     def part(self) -> None:
         """Nothing more comes, and nothing more is written."""
@@ -176,7 +184,7 @@ class EventScanner:
                 end = event.find(b'"', start)
                 if end < 0:  # no JSON: nothing to learn from
                     return
-                self._before, self._after = event[:start], event[end:]
+                self._form = self._before, self._after = event[:start], event[end:]
                 self._text_at, self._rest = start, len(event) - end
                 return
 

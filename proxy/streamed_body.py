@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UpstreamAnswered, UpstreamError
-from proxy.scanner import event_data, first_event_end
+from proxy.passage import Passage
+from proxy.scanner import EventScanner, event_data, first_event_end
 from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.shape import Shape
 
@@ -26,13 +27,14 @@ FIRST_EVENTS = 10
 class StreamedBody:
     """The body of one SSE response."""
 
-    __slots__ = ("_held", "_looked_at", "_relay", "_scanner", "_shape")
+    __slots__ = ("_held", "_looked_at", "_passage", "_relay", "_scanner", "_shape")
 
     def __init__(self, relay: Relay, *, strip_usage: bool, shape: Shape = OPENAI) -> None:
         self._relay = relay
         self._shape = shape
         self._scanner = shape.scanner(relay.write, relay.deliver, strip_usage=strip_usage)
         self._held = b""
+        self._passage: Passage | None = None
         self._looked_at = 0  # comments at the front of what is held
 
     def __repr__(self) -> str:
@@ -48,7 +50,13 @@ class StreamedBody:
 
     @property
     def events(self) -> int:
-        return self._scanner.events
+        passage = self._passage
+        return self._scanner.events + (0 if passage is None else passage.events)
+
+    @property
+    def passed_bytes(self) -> int:
+        """Body bytes that reached the client without its exchange."""
+        return 0 if self._passage is None else self._passage.body_bytes
 
     @property
     def mid_event(self) -> bool:
@@ -57,6 +65,8 @@ class StreamedBody:
     def part(self) -> None:
         """The relay has ended; nothing more comes."""
         self._scanner.part()
+        if self._passage is not None:
+            self._passage.part()
         del self._relay
 
     def push(self, data: bytes) -> None:
@@ -119,7 +129,9 @@ class StreamedBody:
         scanner.push(data)
         if scanner.events >= FIRST_EVENTS and relay.on_body == self._first_events:
             relay.first_events_at = relay.now()
-            relay.use(scanner.push)
+            if isinstance(scanner, EventScanner):
+                self._passage = relay.passage(scanner)
+            relay.use(scanner.push if self._passage is None else self._passage.push)
 
 
 def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:

@@ -92,6 +92,12 @@ class Http1Exchange:
         lines.append(b"\r\n")
         self._head = b"".join(lines)
 
+    @property
+    def framed(self) -> Callable[[bytes], object] | None:
+        """Where whole chunks of HTTP/1.1 may be written as they are; None while none may follow.
+        Nothing must be written after `detach`, which pauses the source, nor after `finish`."""
+        return self._send if self._flowing else None
+
     def write(self, data: bytes) -> None:
         if self._flowing and data:  # each chunk but the first
             self.bytes_sent += len(data)
@@ -136,4 +142,6 @@ class Http1Exchange:
         """The client is gone: nothing written from now on has a place to go."""
         self._connection = None
         self._flowing = False
+        if self.source is not None:
+            self.source.pause_reading()  # it may hold `framed`
         self.gone = True

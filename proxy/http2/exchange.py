@@ -94,6 +94,10 @@ class Http2Exchange:
         self._head: list[Header] | None = None
         self._flowing = False  # the head is out, and bytes may follow
 
+    @property
+    def framed(self) -> None:
+        """Frames of HTTP/2 are not what a replica sends."""
+
     def __repr__(self) -> str:
         return f"<Http2Exchange {self.id} started={self.started} gone={self.gone}>"
 

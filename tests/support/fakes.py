@@ -67,6 +67,7 @@ class FakeExchange:
         self.body = b""
         self.writes = 0
         self.ended: str | None = None
+        self.framed: Callable[[bytes], object] | None = None
 
     def start(self, status: int, headers: Sequence[Header], length: int | None) -> None:
         assert not self.started, "started twice"
@@ -117,6 +118,9 @@ class FakeUpstream:
 
     def resume_reading(self) -> None:
         self.paused = False
+
+    def divert(self, take: Callable[[bytes], None]) -> Callable[[bytes], None] | None:
+        return None
 
 
 Script = Callable[[FakeUpstream], None]

@@ -12,9 +12,11 @@ from core.exchange import Header
 
 
 class Transport:
-    """Records what is written; `unsent` plays a full socket buffer."""
+    """Records what is written; `unsent` plays a full socket buffer. As uvloop does, it looks up
+    where reads go only when it is given a protocol."""
 
     def __init__(self) -> None:
+        self.read: Callable[[bytes], None]
         self.written = b""
         self.writes = 0
         self.aborted = False
@@ -24,6 +26,10 @@ class Transport:
     def write(self, data: bytes) -> None:
         self.written += data
         self.writes += 1
+
+    def set_protocol(self, protocol: Http1Protocol) -> None:
+        assert not self.aborted, "set after close"
+        self.read = protocol.data_received
 
     def abort(self) -> None:
         self.aborted = True
@@ -94,6 +100,7 @@ class Wire:
         self.released_count = 0
         self.lost_count = 0
         self.protocol = Http1Protocol(self, RequestHead(b"replica:8000"))
+        self.transport.set_protocol(self.protocol)
         self.protocol.connection_made(self.transport)  # type: ignore[arg-type]
 
     def released(self, protocol: Http1Protocol) -> None:
@@ -114,7 +121,7 @@ class Wire:
         for piece in pieces:
             if self.transport.aborted:
                 return
-            self.protocol.data_received(piece)
+            self.transport.read(piece)
 
     def hang_up(self, error: Exception | None = None) -> None:
         """The peer closes (`error` None) or resets."""
