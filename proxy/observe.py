@@ -13,6 +13,7 @@ from proxy.budgets.config import BudgetsConfig
 from proxy.budgets.judge import Budgets, declared_s
 from proxy.budgets.meters import BudgetMeters
 from proxy.phases import PHASES
+from proxy.recent import RecentRow
 from proxy.tracing.tracer import Tracer
 from proxy.usage import UsageLog
 
@@ -32,10 +33,12 @@ class Observer:
         usage: UsageLog | None = None,
         budgets: BudgetsConfig | None = None,
         tracer: Tracer | None = None,
+        recent: RecentRow | None = None,
     ) -> None:
         self.log = log
         self.usage = usage
         self.tracer = tracer
+        self._recent = recent
         self.budgets = None if budgets is None else Budgets(budgets)
         self._tiers = BudgetMeters(metrics, () if budgets is None else budgets.tiers)
         self._now = clock
@@ -52,6 +55,12 @@ class Observer:
             "headrace_time_to_first_token_seconds",
             "From the first byte of the request to the first event sent to the client",
             _SECONDS,
+            ("model",),
+        )
+        self._tpot = metrics.histogram(
+            "headrace_time_per_output_token_seconds",
+            "Of each stream: from its first event to its end, by the tokens after the first",
+            (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.033, 0.05, 0.1, 0.25, 1.0),
             ("model",),
         )
         self._overhead = metrics.histogram(
@@ -123,6 +132,8 @@ class Observer:
                 self._phases[phase].observe(seconds)
         if self.tracer is not None and trace is not None:
             self.tracer.end(trace, exchange.request, record, now)
+        if self._recent is not None:
+            self._recent.take(record, now)
         self.log.write(record)
         if self.usage is not None:
             self.usage.write(record)
@@ -155,11 +166,12 @@ class Observer:
     def _meters_of(self, model: str) -> _ModelMeters:
         tokens = self._tokens
         return _ModelMeters(
-            self._ttft.labels(model),
-            self._overhead,
-            tokens.labels(model, "prompt"),
-            tokens.labels(model, "cached"),
-            tokens.labels(model, "completion"),
+            ttft=self._ttft.labels(model),
+            tpot=self._tpot.labels(model),
+            overhead=self._overhead,
+            prompt=tokens.labels(model, "prompt"),
+            cached=tokens.labels(model, "cached"),
+            completion=tokens.labels(model, "completion"),
         )
 
 
@@ -172,17 +184,20 @@ def _first_tokens_s(record: AccessRecord, now: float) -> float | None:
 class _ModelMeters:
     """The metrics of one model, bound once."""
 
-    __slots__ = ("_cached", "_completion", "_overhead", "_prompt", "_ttft")
+    __slots__ = ("_cached", "_completion", "_overhead", "_prompt", "_tpot", "_ttft")
 
     def __init__(
         self,
+        *,
         ttft: Histogram,
+        tpot: Histogram,
         overhead: Histogram,
         prompt: Counter,
         cached: Counter,
         completion: Counter,
     ) -> None:
         self._ttft = ttft
+        self._tpot = tpot
         self._overhead = overhead
         self._prompt = prompt
         self._cached = cached
@@ -197,6 +212,9 @@ class _ModelMeters:
             self._ttft.observe(ttft_ms / 1e3)
             if record.first_token_ms is not None:
                 self._overhead.observe((ttft_ms - record.first_token_ms) / 1e3)
+        output = record.completion_tokens
+        if output is not None and output > 1 and record.stream and record.relay_ms is not None:
+            self._tpot.observe(record.relay_ms / 1e3 / (output - 1))
         if record.prompt_tokens:
             self._prompt.inc(record.prompt_tokens)
         if record.cached_tokens:

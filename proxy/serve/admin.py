@@ -14,6 +14,7 @@ import platform
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 
 import msgspec
@@ -21,8 +22,11 @@ from aiohttp import web
 
 from core.clock import Clock
 from core.metrics import MetricsBoard
-from core.shared_memory import StateBoard, unready_reasons
+from core.shared_memory import StateBoard, WorkerState, unready_reasons
+from proxy.budgets.config import BudgetsConfig
+from proxy.recent import RecentBoard
 from proxy.serve.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT, render
+from proxy.serve.page.feed import LivePage
 from proxy.serve.supervise.messages import Outcome
 
 KEEP_ALIVE_S = 30.0
@@ -61,12 +65,15 @@ class _Pages:
         states: StateBoard | None,
         outcome: Callable[[], Outcome],
         clock: Clock,
+        *,
+        live: LiveSources,
     ) -> None:
         self._metrics = metrics
         self._reasons = reasons
         self._states = states
         self._outcome = outcome
         self._clock = clock
+        self.live = LivePage(metrics, live.recent, self._status, live.budgets, clock)
         self._by_path: dict[str, _Page] = {
             "/healthz": self.alive,
             "/readyz": self.ready,
@@ -75,23 +82,42 @@ class _Pages:
             "/config": self.config,
         }
 
-    async def answer(self, request: web.BaseRequest) -> web.Response:
-        page = self._by_path.get(request.path) if request.method in ("GET", "HEAD") else None
-        if page is None:
-            return _json(404, {"error": "not found"})
-        return await page(request)
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method in ("GET", "HEAD"):
+            if (page := self._by_path.get(request.path)) is not None:
+                return await page(request)
+            if (answer := await self.live.answer(request)) is not None:
+                return answer
+        return _json(404, {"error": "not found"})
 
     async def alive(self, _: web.BaseRequest) -> web.Response:
         return web.Response(text="ok\n", headers={"Cache-Control": "no-store"})
 
     async def ready(self, _: web.BaseRequest) -> web.Response:
+        reasons = self._all_reasons()
+        return _json(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+
+    def _all_reasons(self) -> list[str]:
+        """Why the workers together should get no traffic."""
         reasons = list(self._reasons())
         if self._states is not None:
             statuses = self._states.read()
             if reasons:  # our own row would only say once more that there are some
                 statuses = [status for status in statuses if status.pid != os.getpid()]
             reasons += unready_reasons(statuses, self._clock()) if statuses else []
-        return _json(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+        return reasons
+
+    def _status(self) -> Mapping[str, object]:
+        """For the live page."""
+        reasons = self._all_reasons()
+        statuses = [] if self._states is None else self._states.read()
+        workers = sum(status.state is not WorkerState.ABSENT for status in statuses)
+        return {
+            "ready": not reasons,
+            "reasons": reasons,
+            "workers": max(workers, 1),
+            "generation": self._outcome().generation,
+        }
 
     async def metrics(self, request: web.BaseRequest) -> web.Response:
         """Rendered in slices: a thread would hold the interpreter for 5 ms at a time."""
@@ -124,11 +150,20 @@ class _Pages:
         return _json(200, document)
 
 
+@dataclass(frozen=True, slots=True)
+class LiveSources:
+    """What the live page shows beside the metrics."""
+
+    recent: RecentBoard | None = None
+    budgets: Callable[[], BudgetsConfig | None] = lambda: None
+
+
 class AdminServer:
     """A running admin listener of this worker."""
 
-    def __init__(self, server: asyncio.Server, protocols: web.Server) -> None:
+    def __init__(self, server: asyncio.Server, protocols: web.Server, live: LivePage) -> None:
         self._server = server
+        self._live = live
         self._protocols = protocols
 
     def __repr__(self) -> str:
@@ -137,6 +172,7 @@ class AdminServer:
     async def close(self) -> None:
         """Accept no more, give answers under way SHUTDOWN_S seconds. May be called twice."""
         self._server.close()
+        self._live.close()
         self._protocols.pre_shutdown()  # ends idle connections
         await self._protocols.shutdown(SHUTDOWN_S)
 
@@ -149,10 +185,11 @@ async def start_admin(
     states: StateBoard | None = None,
     outcome: Callable[[], Outcome] = Outcome,
     clock: Clock = time.monotonic,
+    live: LiveSources = LiveSources(),
 ) -> AdminServer:
     """Serve the admin pages on `sock`, bound and listening, which stays the caller's to close."""
     loop = asyncio.get_running_loop()
-    pages = _Pages(metrics, reasons, states, outcome, clock)
+    pages = _Pages(metrics, reasons, states, outcome, clock, live=live)
     protocols = web.Server(
         pages.answer, access_log=None, keepalive_timeout=KEEP_ALIVE_S, logger=_log
     )
@@ -162,4 +199,4 @@ async def start_admin(
         server = await loop.create_unix_server(protocols, sock=own)
     else:
         server = await loop.create_server(protocols, sock=own)
-    return AdminServer(server, protocols)
+    return AdminServer(server, protocols, pages.live)

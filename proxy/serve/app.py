@@ -23,7 +23,7 @@ from proxy.listen.listener import Listener
 from proxy.listen.sockets import Sockets, connection_limit
 from proxy.overload.admission import Admission
 from proxy.overload.shedding import Shedding
-from proxy.serve.admin import start_admin
+from proxy.serve.admin import LiveSources, start_admin
 from proxy.serve.aside import aside
 from proxy.serve.config import parse_config
 from proxy.serve.logs import set_level, set_up_logging
@@ -112,6 +112,9 @@ class Worker:
                     reasons=self._report,
                     states=self._shared.states,
                     outcome=lambda: self._outcome,
+                    live=LiveSources(
+                        self._shared.recent, lambda: self._snapshots.current.config.budgets
+                    ),
                 )
                 stack.push_async_callback(admin.close)
             context = self._tls.context if self._tls is not None else None

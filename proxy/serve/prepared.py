@@ -25,6 +25,7 @@ from core.identity import identity
 from core.load_board import LoadBoard
 from core.metrics import Metrics, MetricsBoard
 from core.shared_memory import StateBoard
+from proxy.recent import RecentBoard
 from proxy.serve.config import Config
 from proxy.serve.reload import static_changes
 from proxy.tls.server import ALPN, HTTP1_ALPN, ServerTls
@@ -47,6 +48,7 @@ class Shared:
     loads: LoadBoard
     key_board: Board
     buckets: SharedBuckets
+    recent: RecentBoard
     secret: bytes
 
     @classmethod
@@ -59,6 +61,7 @@ class Shared:
             loads=LoadBoard(workers),
             key_board=Board(),
             buckets=SharedBuckets(workers),
+            recent=RecentBoard(workers),
             secret=secret or os.urandom(32),
         )
 

@@ -192,6 +192,7 @@ def _observer(prepared: Prepared, around: Surroundings, previous: Snapshot | Non
         usage=usage,
         budgets=prepared.config.budgets,
         tracer=tracer,
+        recent=prepared.shared.recent.for_worker(around.index),
     )
 
 

@@ -159,7 +159,7 @@ async def test_head_is_get_without_the_body(sock: socket.socket, path: str) -> N
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
     "head",
-    ["GET /", "GET /debug", "POST /healthz", "DELETE /metrics", "GET /healthz/", "PUT /metrics"],
+    ["POST /", "GET /debug", "POST /healthz", "DELETE /metrics", "GET /healthz/", "PUT /metrics"],
 )
 async def test_anything_else_is_not_found(sock: socket.socket, head: str) -> None:
     status, headers, body = await ask(sock, head)

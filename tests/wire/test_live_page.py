@@ -1,0 +1,74 @@
+"""The live page of the running gateway: its files, and what its feed says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from client import Client, ask, chat
+from running import InProcess, base_config, free_port
+
+from loadtest.replica import FakeReplica
+
+CANARY = "zanzibar-canary"
+
+
+async def feed(port: int, events: int) -> list[dict[str, Any]]:
+    client = await Client.open(port)
+    client.send(b"", method="GET", path="/live")
+    answer = await client.head()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    found = []
+    while len(found) < events:
+        if not (chunk := await client.chunk()):
+            break
+        found.append(json.loads(chunk.removeprefix(b"data: ")))
+    client.close()
+    return found
+
+
+async def test_the_feed_shows_what_happens(tmp_path: Path) -> None:
+    async with FakeReplica() as replica:
+        document = base_config(
+            [replica.url],
+            admin={"address": f"127.0.0.1:{free_port()}"},
+            budgets={"default": "chat"},
+        )
+        async with InProcess(document, tmp_path) as gateway:
+            watching = asyncio.ensure_future(feed(gateway.admin_port, 2))
+            await asyncio.sleep(0.2)
+            await ask(gateway.port, chat(CANARY, max_tokens=5))
+            await ask(gateway.port, chat(CANARY, model="none"))
+            before, after = await watching
+    assert (before["ready"], before["workers"]) == (True, 1)
+    assert before["traffic"]["requests_per_s"] == 0
+    assert before["recent"] == []
+    assert after["traffic"]["requests_per_s"] > 0
+    assert [row["id"] for row in after["replicas"]] == ["r0"]
+    assert {row["tier"] for row in after["tiers"]} == {"chat"}
+    refused, good = after["recent"]
+    assert (refused["status"], good["status"]) == (404, 200)
+    assert good["relay_ms"] > 0
+    assert CANARY not in json.dumps(after)
+
+
+async def test_the_files_are_served_with_a_strict_policy(tmp_path: Path) -> None:
+    async with FakeReplica() as replica:
+        document = base_config([replica.url], admin={"address": f"127.0.0.1:{free_port()}"})
+        async with InProcess(document, tmp_path) as gateway:
+            for path in ("/", "/page.css", "/page.js"):
+                answer = await ask(gateway.admin_port, b"", method="GET", path=path)
+                assert answer.status == 200
+                assert "default-src 'none'" in answer.headers["content-security-policy"]
+                assert answer.body
+
+
+async def test_the_gateway_ends_while_somebody_is_looking(tmp_path: Path) -> None:
+    async with FakeReplica() as replica:
+        document = base_config([replica.url], admin={"address": f"127.0.0.1:{free_port()}"})
+        async with InProcess(document, tmp_path) as gateway:
+            watching = asyncio.ensure_future(feed(gateway.admin_port, 1000))
+            await asyncio.sleep(0.2)
+        assert len(await watching) >= 1
