@@ -47,6 +47,9 @@ class Told(Protocol):
     def missed(self) -> None:
         """There was a gap."""
 
+    def gone(self) -> None:
+        """Nobody tells of it any more."""
+
 
 class Follower:
     """`start` connects or binds. Raises zmq.ZMQError when the endpoint cannot be used."""

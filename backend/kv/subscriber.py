@@ -22,6 +22,7 @@ from core.tasks import spawn
 TICK_S = 1.0
 _ASK_S = 2.0
 """How long the replica may take to tell where its events are."""
+_KNOWN_S = 0.1
 _SEEK_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between such questions while the answer is none; the last one goes on."""
 _LOST_TICKS = 3
@@ -30,7 +31,8 @@ _log = logging.getLogger("headrace.backend")
 
 
 class Subscriber:
-    """`listen` makes who is told of a rank. `start` begins, `close` ends everything.
+    """`listen` makes who is told of a rank. `known`: whether the replica's metrics are those of an
+    engine that may have an answer; others are not asked. `start` begins, `close` ends everything.
 
     Raises ConfigError when the replica's key cannot be read.
     """
@@ -40,7 +42,9 @@ class Subscriber:
         config: ReplicaConfig,
         upstream: UpstreamConfig,
         context: ssl.SSLContext | None,
+        *,
         listen: Callable[[int], Told],
+        known: Callable[[], bool],
         clock: Clock,
     ) -> None:
         self.id = config.replica.id
@@ -48,6 +52,7 @@ class Subscriber:
         self._events = config.kv_events
         self._host = config.address.host or "127.0.0.1"
         self._listen = listen
+        self._known = known
         self._clock = clock
         self._followers: dict[int, Follower] = {}
         self._task: asyncio.Task[None] | None = None
@@ -80,7 +85,11 @@ class Subscriber:
 
     async def _run(self, context: Context) -> None:
         misses = 0
+        told = not isinstance(self._events, KvEventsConfig)
         while True:
+            if told and not self._known():
+                await asyncio.sleep(_KNOWN_S)
+                continue
             sources = await self._find()
             self._follow(context, sources)
             if self._followers:
@@ -122,9 +131,7 @@ class Subscriber:
     def _unfollow(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
             self._followers.pop(rank).close()
-            told = self._listen(rank)
-            told.cleared()
-            told.trusted(Trust.APPROX, "nobody tells")
+            self._listen(rank).gone()
 
     def _complain(self, fault: str) -> None:
         if fault != self._fault:

@@ -22,6 +22,7 @@ from core.clock import Clock
 from core.identity import identity
 from core.kv_events import Event, Trust
 from core.metrics import Metrics
+from core.replica import Load
 from core.tasks import spawn
 from routing.exact_cache import ExactCache, Place
 
@@ -101,6 +102,10 @@ class _Rank:
     def trusted(self, trust: Trust, why: str) -> None:
         self._replica.trusted(self._rank, trust, why)
 
+    def gone(self) -> None:
+        self.cleared()
+        self._replica.gone(self._rank)
+
 
 class _Replica:
     """One that may tell. `made_of`: what it was configured with."""
@@ -125,18 +130,22 @@ class _Replica:
         self._ended = True
 
     def trusted(self, rank: int, trust: Trust, why: str) -> None:
+        self._ranks[rank] = trust
+        self._judge(why)
+
+    def gone(self, rank: int) -> None:
+        self._ranks.pop(rank, None)
+        self._judge("nobody tells of it")
+
+    def _judge(self, why: str) -> None:
+        """Of several ranks the least trusted counts."""
         if self._ended:
             return
-        if trust is Trust.APPROX:
-            self._ranks.pop(rank, None)
-        else:
-            self._ranks[rank] = trust
-        # Of several ranks the least trusted counts; one that has gone counts no more.
         trusts = self._ranks.values()
         worst = next((one for one in Trust if one in trusts), Trust.APPROX)
-        self.cache.use(worst is not Trust.APPROX)
         if worst is self._trust:
             return
+        self.cache.use(worst is not Trust.APPROX)
         better = self._trust is Trust.APPROX or worst is Trust.EXACT
         level = logging.INFO if better else logging.WARNING
         _log.log(level, "replica %s: its cache is known %s: %s", self.id, _HOW[worst], why)
@@ -165,12 +174,18 @@ _HOW = {
 
 
 class KvIndex:
-    """`place` tells where a replica's part of the index is (`Router.place`)."""
+    """`place` tells where a replica's part of the index is (`Router.place`), `load` what it last
+    reported (`Registry.load`)."""
 
     def __init__(
-        self, place: Callable[[str], Place | None], metrics: Metrics, clock: Clock
+        self,
+        place: Callable[[str], Place | None],
+        load: Callable[[str], Load | None],
+        metrics: Metrics,
+        clock: Clock,
     ) -> None:
         self._place = place
+        self._load = load
         self._meters = _Meters(metrics)
         self._clock = clock
         self._replicas: dict[str, _Replica] = {}
@@ -232,7 +247,12 @@ class KvIndex:
             cache = ExactCache(block_tokens, start, partial(self._place, replica_id))
             replica = _Replica(replica_id, made_of, cache, self._meters)
             replica.subscriber = Subscriber(
-                config, upstream, contexts.get(replica_id), partial(_Rank, replica), self._clock
+                config,
+                upstream,
+                contexts.get(replica_id),
+                listen=partial(_Rank, replica),
+                known=partial(self._reports, replica_id),
+                clock=self._clock,
             )
             self._replicas[replica_id] = replica
             if self._context is not None:
@@ -240,6 +260,9 @@ class KvIndex:
         for gone in before.values():
             self._end(gone)
             self._meters.remove(gone.id)
+
+    def _reports(self, replica_id: str) -> bool:
+        return self._load(replica_id) is not None
 
     def _end(self, replica: _Replica) -> None:
         replica.end()
