@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import array
 
+import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from routing import blocks
 from routing.blocks import chain, seed
 
 tokens = st.lists(st.integers(0, 3), max_size=40)
@@ -35,6 +37,13 @@ def test_partial_blocks_have_no_hash() -> None:
     assert chain(bytes(255), 64, 1) == []
     assert len(chain(bytes(256), 64, 1)) == 1
     assert len(chain(bytes(511), 64, 1)) == 1
+
+
+def test_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = data(list(range(100)))
+    whole = chain(ids, 4, 1)
+    monkeypatch.setattr(blocks, "MOST_BLOCKS", 7)
+    assert chain(ids, 4, 1) == whole[:7]
 
 
 def test_the_seed_depends_on_all_three() -> None:
