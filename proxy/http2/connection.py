@@ -98,6 +98,8 @@ class Http2Connection(asyncio.Protocol):
             self._listener.http2_floods.labels(self._guard.exceeded).inc()
             self._end(self._guard.code)
             return
+        if self._guard.block_since:
+            self.look_by(self._guard.block_since + self._listener.timeouts.head_s)
         self._flush()
         if len(data) >= LARGE_READ_BYTES and self._transport is not None and not self._closing:
             self._listener.read_turns.take(self._transport)
@@ -123,6 +125,12 @@ class Http2Connection(asyncio.Protocol):
             self._abort()
             return
         self.now = now
+        block_by = NEVER  # nothing else can arrive until the header block is whole
+        if self._guard.block_since:
+            block_by = self._guard.block_since + self._listener.timeouts.head_s
+        if now >= block_by:
+            self._end(ErrorCode.ENHANCE_YOUR_CALM)
+            return
         if self.writing_paused:
             self._on_slow_reader(now)
             return
@@ -132,7 +140,7 @@ class Http2Connection(asyncio.Protocol):
         if self._closing:
             return
         streams_at = self._streams.check(now)
-        self.deadline_at = min(streams_at, self._life.next_at())
+        self.deadline_at = min(streams_at, self._life.next_at(), block_by)
         self._flush()
 
     def _on_slow_reader(self, now: float) -> None:

@@ -87,6 +87,32 @@ def test_what_is_no_preface_ends_the_connection(engine: EngineName) -> None:
     assert edge.exchanges == []
 
 
+def test_a_header_block_must_become_whole(edge: Http2Edge) -> None:
+    edge.send(edge.client.head(1, POST), data(1, b"{}", end=True))
+    head = edge.client.head(3, GET, end=True)
+    half = bytearray(head[: frames.HEADER_BYTES + 1])
+    half[:3], half[4] = b"\0\0\x01", half[4] & ~frames.END_HEADERS
+    edge.send(bytes(half))
+    edge.wait(9.9)
+    assert not edge.transport.over
+    edge.wait(0.6)
+    assert edge.transport.closed
+    assert edge.reader.of(frames.GOAWAY)[-1].code == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_header_block_that_becomes_whole_in_time(edge: Http2Edge) -> None:
+    head = edge.client.head(1, GET, end=True)
+    first = bytearray(head[: frames.HEADER_BYTES + 1])
+    first[:3], first[4] = b"\0\0\x01", first[4] & ~frames.END_HEADERS
+    rest = frame(frames.CONTINUATION, frames.END_HEADERS, 1, head[frames.HEADER_BYTES + 1 :])
+    edge.send(bytes(first))
+    edge.wait(9.0)
+    edge.send(rest)
+    edge.wait(5.0)
+    assert not edge.transport.over
+    assert len(edge.exchanges) == 1
+
+
 # --- requests and answers (section 8)
 
 
