@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from core.kv_events import GPU, Event
+from core.kv_events import CPU, Event
 from routing.index import PrefixIndex, Target
 from routing.residency import Residency
 
 EXPIRE_S = 0.05
 """Prompts count as held for one to two such times after their first token, then only what was told.
 Events of a prompt come with its first token, at times some 50 ms later."""
+
+_SLOWEST = CPU
+"""Fetching from memory is worth nearly as much as having it, fetching from disk is not."""
 
 Place = tuple[PrefixIndex, Target]
 
@@ -30,7 +33,7 @@ class _Rank:
         self.residency = Residency(cache.block_tokens, cache.start, self)
 
     def hold(self, block: int, tier: int) -> None:
-        if tier != GPU:
+        if tier > _SLOWEST:
             self.unhold(block)
         elif block not in self.held:
             self.held.add(block)

@@ -22,7 +22,6 @@ from core.clock import Clock
 from core.identity import identity
 from core.kv_events import Event, Trust
 from core.metrics import Metrics
-from core.replica import Load
 from core.tasks import spawn
 from routing.exact_cache import ExactCache, Place
 
@@ -174,18 +173,18 @@ _HOW = {
 
 
 class KvIndex:
-    """`place` tells where a replica's part of the index is (`Router.place`), `load` what it last
-    reported (`Registry.load`)."""
+    """`place` tells where a replica's part of the index is (`Router.place`), `known` whether it is
+    known for an engine, which may be asked where it publishes."""
 
     def __init__(
         self,
         place: Callable[[str], Place | None],
-        load: Callable[[str], Load | None],
+        known: Callable[[str], bool],
         metrics: Metrics,
         clock: Clock,
     ) -> None:
         self._place = place
-        self._load = load
+        self._known = known
         self._meters = _Meters(metrics)
         self._clock = clock
         self._replicas: dict[str, _Replica] = {}
@@ -251,7 +250,7 @@ class KvIndex:
                 upstream,
                 contexts.get(replica_id),
                 listen=partial(_Rank, replica),
-                known=partial(self._reports, replica_id),
+                known=partial(self._known, replica_id),
                 clock=self._clock,
             )
             self._replicas[replica_id] = replica
@@ -260,9 +259,6 @@ class KvIndex:
         for gone in before.values():
             self._end(gone)
             self._meters.remove(gone.id)
-
-    def _reports(self, replica_id: str) -> bool:
-        return self._load(replica_id) is not None
 
     def _end(self, replica: _Replica) -> None:
         replica.end()
