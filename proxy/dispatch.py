@@ -125,7 +125,8 @@ class Delivery:
         """Note the final counts of a try that began, and learn from those that are known."""
         model, events = self.prompt.model, max(0, content_events - self.empty_events)
         output_tokens = -1 if usage is None else _count(usage.get("completion_tokens"), -1)
-        if output_tokens >= 0:
+        self.usage_known = output_tokens >= 0
+        if self.usage_known:
             if self.max_output_tokens != 0:  # where nothing is generated there is nothing to learn
                 estimates.learn(model, events, output_tokens)
         else:
@@ -133,7 +134,6 @@ class Delivery:
         self.prompt_tokens, self.output_tokens = self.prompt.length, output_tokens
         if usage is None:
             return
-        self.usage_known = output_tokens >= 0
         self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
         details = usage.get("prompt_tokens_details")
         cached = _count(details.get("cached_tokens"), -1) if isinstance(details, dict) else -1

@@ -21,7 +21,14 @@ _KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_CODES = {"overloaded_error": 503, "rate_limit_error": 429, "invalid_request_error": 400}
+_CODES = {  # the last ones are vLLM's
+    "overloaded_error": 503,
+    "rate_limit_error": 429,
+    "invalid_request_error": 400,
+    "Service Unavailable": 503,
+    "BadRequestError": 400,
+    "InternalServerError": 500,
+}
 _PREAMBLE = frozenset({"message_start", "ping"})
 
 
@@ -85,10 +92,11 @@ def _count(value: object) -> int:
 def _usage_in(document: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any] | None:
     """`message_start` tells of the prompt, `message_delta` of the whole."""
     message = document.get("message")
+    starting = isinstance(message, dict)
     usage = (message if isinstance(message, dict) else document).get("usage")
     if not isinstance(usage, dict):
         return before
-    found = usage_of(usage)
+    found = usage_of({**usage, "output_tokens": None} if starting else usage)
     if found is not None and before is not None and found["prompt_tokens"] is None:
         found["prompt_tokens"] = before["prompt_tokens"]
         found["prompt_tokens_details"] = before["prompt_tokens_details"]

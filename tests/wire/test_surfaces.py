@@ -1,0 +1,347 @@
+"""Every path that a model answers, and every fault of its replicas: what the client gets, what is
+charged, what the log says, and that the work upstream ends. No path is exempt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from client import Answer, Client
+from running import InProcess, base_config
+
+import proxy.access_log
+from loadtest.replica import FakeReplica
+from proxy.surfaces.registry import SURFACES
+
+ASK = [{"role": "user", "content": "What is a headrace?"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": ASK, "max_tokens": 8},
+    "/v1/completions": {"prompt": "A headrace is", "max_tokens": 8},
+    "/v1/messages": {"messages": ASK, "max_tokens": 8, "system": "Be brief."},
+    "/v1/messages/count_tokens": {"messages": ASK},
+    "/v1/responses": {"input": "What is a headrace?", "max_output_tokens": 8},
+    "/v1/embeddings": {"input": ["one", "two"]},
+    "/v1/rerank": {"query": "river", "documents": ["one", "two"]},
+    "/rerank": {"query": "river", "documents": ["one", "two"]},
+    "/v2/rerank": {"query": "river", "documents": ["one", "two"]},
+    "/v1/score": {"text_1": "river", "text_2": ["one", "two"]},
+    "/score": {"text_1": "river", "text_2": ["one", "two"]},
+    "/classify": {"input": "river"},
+    "/pooling": {"input": "river"},
+    "/tokenize": {"prompt": "river"},
+    "/detokenize": {"tokens": [5, 6]},
+}
+STREAMED = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
+FREE = ["/v1/messages/count_tokens", "/tokenize", "/detokenize"]
+TERMINATORS = {
+    "/v1/chat/completions": b"data: [DONE]\n\n",
+    "/v1/completions": b"data: [DONE]\n\n",
+    "/v1/messages": b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+    "/v1/responses": b'"type":"response.completed"}\n\n',
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    path: str
+    stream: bool
+
+    @property
+    def body(self) -> dict[str, Any]:
+        body = {"model": "alias", **BODIES[self.path]}
+        return {**body, "stream": True} if self.stream else body
+
+
+CALLS = [*[Call(path, True) for path in STREAMED], *[Call(path, False) for path in BODIES]]
+
+
+@dataclass(frozen=True)
+class End:
+    """`status` of the answer, `reason` in the log; `cut`: the stream ends with an error event and
+    without its terminator, and what was sent is charged."""
+
+    status: int
+    reason: str
+    cut: bool = False
+
+
+REFUSED = End(503, "upstream_refused or no_replica")  # that it refuses is soon known
+RESET = End(502, "upstream_reset")
+OVERLOADED = End(503, "upstream_overloaded")
+NO_HTTP = End(502, "upstream_protocol_error")
+SILENT = End(504, "upstream_timeout_first_token")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the replicas do (`behaviour`), and how streams and answers in one piece end (None: the
+    fault is none for them)."""
+
+    behaviour: str
+    stream: End | None
+    whole: End | None
+
+
+FAULTS = [
+    Fault("refuse", REFUSED, REFUSED),
+    Fault("reset_before_head", RESET, RESET),
+    Fault("status=503", OVERLOADED, OVERLOADED),
+    Fault("error_first=503", OVERLOADED, OVERLOADED),
+    Fault("stall_first", SILENT, SILENT),
+    Fault("stall_mid=2,token_ms=5", End(200, "upstream_timeout_idle", cut=True), SILENT),
+    Fault("kill_mid=2,token_ms=5", End(200, "upstream_reset", cut=True), RESET),
+    Fault("truncate=2,token_ms=5", End(200, "upstream_reset", cut=True), None),
+    Fault("garbage", NO_HTTP, NO_HTTP),
+    Fault("garbage_mid=2,token_ms=5", End(200, "upstream_protocol_error", cut=True), None),
+    Fault("header_bomb", NO_HTTP, NO_HTTP),
+    Fault("switching", NO_HTTP, NO_HTTP),
+    Fault("no_done", End(200, "upstream_error", cut=True), None),
+]
+
+
+class House:
+    """A gateway in this loop, its replicas and its log."""
+
+    def __init__(
+        self, gateway: InProcess, replicas: Sequence[FakeReplica], access_path: Path
+    ) -> None:
+        self.gateway = gateway
+        self.replicas = replicas
+        self._access_path = access_path
+
+    async def record_of(self, request_id: str) -> dict[str, Any]:
+        """Its line in the log: exactly one."""
+        give_up_at = time.monotonic() + 5
+        while True:
+            lines = [json.loads(line) for line in self._access_path.read_text().splitlines()]
+            found = [line for line in lines if line["request_id"] == request_id]
+            if found:
+                assert len(found) == 1
+                return dict(found[0])
+            assert time.monotonic() < give_up_at, "not in the log"
+            await asyncio.sleep(0.005)
+
+    async def ask(self, call: Call) -> tuple[Answer, dict[str, Any]]:
+        client = await Client.open(self.gateway.port)
+        try:
+            answer = await client.ask(call.body, path=call.path)
+        finally:
+            client.close()
+        return answer, await self.record_of(answer.headers["x-request-id"])
+
+    async def ends(self) -> None:
+        """All work upstream has ended, and all that was borrowed was given back."""
+        for replica in self.replicas:
+            await replica.wait_for(lambda: not replica.in_flight)  # noqa: B023
+        give_up_at = time.monotonic() + 5
+        while self.gateway.metric("headrace_exchanges_in_flight"):
+            assert time.monotonic() < give_up_at, "still in flight"
+            await asyncio.sleep(0.002)
+
+
+@pytest_asyncio.fixture
+async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    monkeypatch.setattr(proxy.access_log, "FLUSH_S", 0.001)
+    access_path = tmp_path / "access.jsonl"
+    async with FakeReplica() as one, FakeReplica() as two:
+        document = base_config(
+            [one.url, two.url],
+            log={"access": str(access_path)},
+            upstream={
+                "timeouts": {"first_token_s": 0.2, "response_s": 0.2, "idle_s": 0.2},
+                "retries": {"budget_floor": 10_000},
+                "health": {"failures": 10_000},
+                "active_health": False,
+                "metrics": "off",
+            },
+        )
+        document["models"][0]["aliases"] = ["alias"]
+        async with InProcess(document, tmp_path) as gateway:
+            house = House(gateway, (one, two), access_path)
+            yield house
+            await house.ends()
+
+
+def error_of(path: str, document: dict[str, Any]) -> dict[str, Any]:
+    """The error in a body or event, having the shape of the path."""
+    if path.startswith("/v1/messages"):
+        assert document["type"] == "error"
+        assert document["request_id"]
+        assert document["error"]["type"].endswith(("_error", "_too_large"))
+    error: dict[str, Any] = document["error"]
+    assert error["message"]
+    return error
+
+
+def last_event(path: str, body: bytes) -> dict[str, Any]:
+    """The data of the last event, which says that the answer failed."""
+    assert body.endswith(b"\n\n")
+    name, _, data = body[:-2].rpartition(b"\n\n")[2].rpartition(b"data: ")
+    assert name == (b"" if TERMINATORS[path].startswith(b"data") else b"event: error\n")
+    return dict(json.loads(data))
+
+
+async def test_no_path_is_left_out(house: House) -> None:
+    assert list(BODIES) == list(SURFACES)
+
+
+async def test_every_answer_is_the_replicas_own(house: House) -> None:
+    for call in CALLS:
+        answer, record = await house.ask(call)
+        assert answer.status == 200, (call, answer)
+        assert answer.complete
+        if call.stream:
+            assert answer.body.endswith(TERMINATORS[call.path])
+        else:
+            assert answer.json()
+        assert record["route"] == call.path
+        assert record["model"] == "demo"
+        assert record["reason"] == "ok"
+        assert "tokens_estimated" not in record
+        assert record["settled_tokens"] == record["prompt_tokens"] + record["completion_tokens"]
+        if call.path in FREE:
+            assert record["settled_tokens"] == 0
+        else:
+            assert record["prompt_tokens"] > 0
+            generated = call.path in STREAMED
+            assert record["completion_tokens"] == (8 if generated else 0), call
+
+
+async def test_what_is_counted_before_is_what_the_replica_counts(house: House) -> None:
+    """The prompt as the gateway renders it has as many tokens as the replica says."""
+    for path in STREAMED:
+        answer, record = await house.ask(Call(path, stream=False))
+        usage = answer.json()["usage"]
+        given = usage.get("prompt_tokens", usage.get("input_tokens"))
+        given += usage.get("cache_read_input_tokens", 0)
+        assert record["prompt_tokens"] == given
+        assert record["reserved_tokens"] == given + 8
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.behaviour)
+async def test_a_fault_of_all_replicas_is_told_honestly(house: House, fault: Fault) -> None:
+    calls = [call for call in CALLS if (fault.stream if call.stream else fault.whole)]
+    for replica in house.replicas:
+        if fault.behaviour == "refuse":
+            replica.reset_connections()
+        replica.behaviour = fault.behaviour
+    began_at = time.monotonic()
+    results = await asyncio.gather(*[house.ask(call) for call in calls])
+    assert time.monotonic() - began_at < 5
+    for call, (answer, record) in zip(calls, results, strict=True):
+        end = fault.stream if call.stream else fault.whole
+        assert end is not None
+        assert (answer.status, record["status"]) == (end.status, end.status), (call, answer)
+        assert record["reason"] in end.reason.split(" or "), call
+        assert answer.complete is not end.cut
+        if end.cut:
+            error = error_of(call.path, last_event(call.path, answer.body))
+            assert TERMINATORS[call.path] not in answer.body
+            assert record["settled_tokens"] > record["prompt_tokens"] > 0
+        else:
+            error = error_of(call.path, answer.json())
+            assert "settled_tokens" not in record
+            assert ("retry-after" in answer.headers) is (end.status == 503)
+        assert error["code"] == record["reason"]
+    await house.ends()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.behaviour)
+async def test_a_fault_of_one_replica_costs_nothing_that_it_need_not(
+    house: House, fault: Fault
+) -> None:
+    """What can be tried elsewhere is, also where the fault comes before all others."""
+    house.replicas[0].behaviour = fault.behaviour
+
+    async def ask(call: Call) -> None:
+        end = fault.stream if call.stream else fault.whole
+        if end is not None and not end.cut and end.status != 504:
+            answer, record = await house.ask(call)
+            assert answer.status == 200, (call, answer)
+            assert record["reason"] == "ok"
+            assert answer.complete
+
+    await asyncio.gather(*[ask(call) for call in CALLS])
+
+
+@pytest.mark.parametrize("behaviour", ["slow_head=30", "stall_first", "stall_mid=2"])
+async def test_a_client_that_leaves_ends_the_work_upstream(house: House, behaviour: str) -> None:
+    timeouts = house.gateway.config.upstream.timeouts
+    assert timeouts.first_token_s > 0.1  # who leaves must do so before the gateway gives up
+    for replica in house.replicas:
+        replica.behaviour = behaviour
+
+    async def leave(call: Call) -> None:
+        client = await Client.open(house.gateway.port)
+        client.send(call.body, path=call.path, headers={"x-request-id": "unused"})
+        started = call.stream and behaviour == "stall_mid=2"
+        if started:
+            await client.head()
+        else:
+            await asyncio.sleep(0.05)
+        client.close()
+
+    seen = {record.request_id for replica in house.replicas for record in replica.requests}
+    await asyncio.gather(*[leave(call) for call in CALLS])
+    left_at = time.monotonic()
+    await house.ends()
+    assert time.monotonic() - left_at < 0.5
+    theirs = [
+        record
+        for replica in house.replicas
+        for record in replica.requests
+        if record.request_id not in seen
+    ]
+    assert len(theirs) == len(CALLS)
+    for record in theirs:
+        for replica in house.replicas:
+            await replica.wait_for(lambda: record.aborted_at is not None)  # noqa: B023
+        line = await house.record_of(record.request_id)
+        assert line["status"] == 499 or line["reason"] == "client_gone"
+        begun = behaviour == "stall_mid=2" and line["stream"]
+        assert ("settled_tokens" in line) is begun, line
+
+
+async def test_a_slow_reader_is_bounded(house: House) -> None:
+    for replica in house.replicas:
+        replica.behaviour = "flood=64"
+    clients = []
+    for path in STREAMED:
+        client = await Client.open(house.gateway.port)
+        client.send(Call(path, True).body, path=path)
+        await client.head()
+        clients.append(client)
+    await asyncio.sleep(0.2)
+    sent = [record.sent_bytes for replica in house.replicas for record in replica.requests]
+    assert len(sent) == len(STREAMED)
+    assert 0 < max(sent) < 32 * 1024 * 1024
+    for client in clients:
+        client.reset()
+
+
+async def test_what_the_client_does_wrong_reaches_no_replica(house: House) -> None:
+    client = await Client.open(house.gateway.port)
+    for path, body in BODIES.items():
+        cases: list[tuple[Any, str, int]] = [
+            (b"{", "POST", 400),
+            (body, "POST", 400),
+            ({**body, "model": "nope"}, "POST", 404),
+            ({**body, "model": "demo", "kv_transfer_params": {"x": 1}}, "POST", 400),
+            (b"", "GET", 405),
+        ]
+        for document, method, status in cases:
+            answer = await client.ask(document, path=path, method=method)
+            assert answer.status == status, document
+            error_of(path, answer.json())
+            record = await house.record_of(answer.headers["x-request-id"])
+            assert record["route"] == path
+            assert "settled_tokens" not in record
+    client.close()
+    assert not any(replica.requests for replica in house.replicas)
