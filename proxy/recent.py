@@ -1,7 +1,8 @@
 """The latest exchanges of all workers, in memory that each of them reads: for the live page.
 
-Each worker writes its own row, a ring of places. All failures are kept, and of the rest a few each
-second. A reader may meet a place that is being written: what is no JSON then is left out.
+Each worker writes its own row, a ring of places. All failures are kept; of what went well and of
+what was refused a few each second. A reader may meet a place that is being written: what is no JSON
+then is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from proxy.access_log import AccessRecord, line_of
 PLACES = 64
 PLACE_BYTES = 2048
 APART_S = 0.2
-"""Exchanges that went well are kept this far apart."""
+"""Exchanges that went well are kept this far apart, and refusals too."""
 _LENGTH_BYTES = 2
 
 
@@ -45,12 +46,12 @@ class RecentBoard:
 class RecentRow:
     """One worker's places, for that worker."""
 
-    __slots__ = ("_next", "_row", "_well_at")
+    __slots__ = ("_next", "_refused_at", "_row", "_well_at")
 
     def __init__(self, row: memoryview) -> None:
         self._row = row
         self._next = 0
-        self._well_at = float("-inf")
+        self._well_at = self._refused_at = float("-inf")
 
     def __repr__(self) -> str:
         return f"<RecentRow next={self._next}>"
@@ -61,6 +62,10 @@ class RecentRow:
             if now - self._well_at < APART_S:
                 return
             self._well_at = now
+        elif 400 <= (record.status or 0) < 500:
+            if now - self._refused_at < APART_S:
+                return
+            self._refused_at = now
         if record.time is None:
             record.time = datetime.now(UTC)
         line = line_of(record)

@@ -30,6 +30,7 @@ _COMMANDS = {
     "limits": "proxy.serve.limit_commands:limits",
     "budget": "proxy.serve.budget:budget",
     "simulate": "proxy.serve.simulate:simulate",
+    "top": "proxy.serve.top:top",
     "demo": "proxy.serve.demo:main",
 }
 
@@ -143,6 +144,9 @@ def _add_budget(commands: Any) -> None:
     budget.add_argument(
         "--seconds", type=float, default=5.0, metavar="N", help="look for so long (default: 5)"
     )
+    top = commands.add_parser("top", help="what the running gateway does now, in the terminal")
+    top.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
+    top.add_argument("--once", action="store_true", help="look once and end")
     budget.add_argument("--watch", action="store_true", help="go on until interrupted")
     budget.add_argument("--all", action="store_true", help="at once, all since the start")
 

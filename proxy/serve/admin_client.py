@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+from collections.abc import Iterator
 
 from proxy.listen.address import Address
 
@@ -28,19 +29,47 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def fetch(address: Address, path: str) -> bytes:
     """One page of an admin listener. Raises CannotAsk."""
-    if address.is_unix:
-        connection: http.client.HTTPConnection = _UnixConnection(address.path)
-    else:
-        host = _ANY.get(address.host, address.host)
-        connection = http.client.HTTPConnection(host, address.port, timeout=_TIMEOUT_S)
+    connection = _connection(address)
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
+        with _asked(address, connection, path) as answer:
+            return answer.read()
     except (OSError, http.client.HTTPException) as error:
-        raise CannotAsk(f"no gateway answers at its admin listener, {address}: {error}") from error
+        raise _silent(address, error) from error
     finally:
         connection.close()
+
+
+def follow(address: Address, path: str) -> Iterator[bytes]:
+    """The data of each event of a feed, until the gateway ends. Raises CannotAsk."""
+    connection = _connection(address)
+    try:
+        with _asked(address, connection, path) as answer:
+            while line := answer.readline():
+                if line.startswith(b"data: "):
+                    yield line[6:]
+    except (OSError, http.client.HTTPException) as error:
+        raise _silent(address, error) from error
+    finally:
+        connection.close()
+
+
+def _connection(address: Address) -> http.client.HTTPConnection:
+    if address.is_unix:
+        return _UnixConnection(address.path)
+    host = _ANY.get(address.host, address.host)
+    return http.client.HTTPConnection(host, address.port, timeout=_TIMEOUT_S)
+
+
+def _asked(
+    address: Address, connection: http.client.HTTPConnection, path: str
+) -> http.client.HTTPResponse:
+    connection.request("GET", path)
+    answer = connection.getresponse()
     if answer.status != 200:
+        answer.close()
         raise CannotAsk(f"the admin listener at {address} answered {answer.status}")
-    return body
+    return answer
+
+
+def _silent(address: Address, error: Exception) -> CannotAsk:
+    return CannotAsk(f"no gateway answers at its admin listener, {address}: {error}")

@@ -28,6 +28,17 @@ def test_all_failures_are_kept_and_few_of_the_others() -> None:
     assert len(board.read(3)) == 3
 
 
+def test_refusals_do_not_crowd_out_failures() -> None:
+    board = RecentBoard(1)
+    row = board.for_worker(0)
+    for number in range(200):
+        refused = record(number, "rate_limit_exceeded")
+        refused.status = 404 if number % 2 else 429
+        row.take(refused, number / 1000)
+    row.take(record(200, "upstream_reset"), 0.2)
+    assert [found["request_id"] for found in board.read()] == ["200", "0"]
+
+
 def test_old_ones_make_room() -> None:
     board = RecentBoard(1)
     row = board.for_worker(0)

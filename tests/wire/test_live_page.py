@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
 from client import Client, ask, chat
 from running import InProcess, base_config, free_port
 
 from loadtest.replica import FakeReplica
+from proxy.serve.__main__ import main
 
 CANARY = "zanzibar-canary"
 
@@ -52,6 +54,22 @@ async def test_the_feed_shows_what_happens(tmp_path: Path) -> None:
     assert (refused["status"], good["status"]) == (404, 200)
     assert good["relay_ms"] > 0
     assert CANARY not in json.dumps(after)
+
+
+async def test_the_same_figures_in_a_terminal(tmp_path: Path, capsys: Any) -> None:
+    async with FakeReplica() as replica:
+        document = base_config([replica.url], admin={"address": f"127.0.0.1:{free_port()}"})
+        path = tmp_path / "headrace.yaml"
+        path.write_text(yaml.safe_dump(document))
+        async with InProcess(document, tmp_path):
+            assert await asyncio.to_thread(main, ["top", "-c", str(path), "--once"]) == 0
+            shown: str = capsys.readouterr().out
+            watching = asyncio.ensure_future(asyncio.to_thread(main, ["top", "-c", str(path)]))
+            await asyncio.sleep(0.2)
+        assert await watching == 1
+    assert shown.startswith("headrace  ready")
+    assert "r0" in shown
+    assert "the gateway has ended" in capsys.readouterr().err
 
 
 async def test_the_files_are_served_with_a_strict_policy(tmp_path: Path) -> None:
