@@ -8,13 +8,14 @@ connections at the very moment at which we use them (RFC 9112 section 9.3.1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from core.claim import NOBODY, Claim
 from core.clock import Clock
-from core.errors import GatewayError, Unavailable, UpstreamError, UpstreamReset
+from core.errors import GatewayError, RateLimited, Unavailable, UpstreamError, UpstreamReset
 from core.exchange import Exchange, Header
 from core.metrics import Metrics
 from core.prompt import Prompt
@@ -65,6 +66,8 @@ class Router(Protocol):
         prompt: Prompt,
         max_output_tokens: int | None,
         exclude: Sequence[str] = (),
+        claim: Claim,
+        enter: Callable[[str, float], None],
     ) -> Lease: ...
 
 
@@ -108,6 +111,7 @@ class Delivery:
     stream: bool
     strip_usage: bool
     own_headers: Sequence[Header]
+    claim: Claim = NOBODY
     empty_events: int = 0
     shape: Shape = OPENAI
     limit_headers: Sequence[Header] = ()
@@ -199,8 +203,10 @@ class Dispatcher:
                     prompt=delivery.prompt,
                     max_output_tokens=delivery.max_output_tokens,
                     exclude=excluded,
+                    claim=delivery.claim,
+                    enter=record.enter,
                 )
-            except Unavailable:
+            except (Unavailable, RateLimited):
                 if failure is None:
                     raise
                 record.phase = failed_in

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from core.claim import Claim
 from core.errors import (
     ClientGone,
     GatewayError,
@@ -131,6 +132,8 @@ class Pipeline:
         delivery = self._delivery(
             surface, exchange, call, prompt, rule=rule, salt=salt, priority=priority
         )
+        size = len(exchange.request.body)
+        delivery.claim = Claim(principal.tenant, principal.priority, size)
 
         record.enter("reserve", now())
         reservation = await services.limiter.reserve(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
 
 from core.section import Contradictions, FilePath, Secret, Section
 
@@ -69,6 +72,48 @@ class Priors(Section):
             raise ValueError("`output_tokens` must be at least 1")
 
 
+class WaitClass(Section):
+    """Callers of a `priority` up to `up_to` (and above those of the class before) wait for at most
+    `deadline_s`."""
+
+    up_to: int
+    deadline_s: Annotated[float, Meta(gt=0, le=3600)]
+
+
+class AdmissionConfig(Section):
+    """Who waits in the gateway while every replica has enough to do.
+
+    That is while each has more than `hold_s` seconds of prefill pending, or as many requests as it
+    may. `deadline_s` is how long a request waits at most, where no class says otherwise. At most
+    `max_waiting` requests of a model wait in one worker, with bodies of `max_waiting_bytes` in all;
+    0 turns waiting off. `weights` of tenants are 1 where none is given.
+    """
+
+    hold_s: Annotated[float, Meta(gt=0, le=600)] = 1.0
+    deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
+    classes: tuple[WaitClass, ...] = ()
+    max_waiting: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000
+    max_waiting_bytes: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024
+    weights: dict[str, Annotated[float, Meta(gt=0, le=1_000_000)]] = msgspec.field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        bounds = [one.up_to for one in self.classes]
+        if bounds != sorted(set(bounds)):
+            raise Contradictions([(".classes", "expected each `up_to` above the one before")])
+
+    def deadline_of(self, priority: int) -> float:
+        """Seconds that a caller of `priority` waits at most."""
+        for one in self.classes:
+            if priority <= one.up_to:
+                return one.deadline_s
+        return self.deadline_s
+
+    def weight_of(self, tenant: str) -> float:
+        return self.weights.get(tenant, 1.0)
+
+
 class RoutingConfig(Section):
     """How a replica is chosen. All durations in seconds, sizes in tokens.
 
@@ -87,6 +132,7 @@ class RoutingConfig(Section):
     secret: Secret | None = None
     share_cache: ShareCache = "tenant"
     priors: Priors = Priors()
+    admission: AdmissionConfig = AdmissionConfig()
 
     def __post_init__(self) -> None:
         if not 0 <= self.decode_weight <= 10:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -23,6 +23,12 @@ class Keeper(Protocol):
 
     @property
     def underflow(self) -> Callable[[], None]: ...
+
+    @property
+    def queues(self) -> Mapping[str, object]:
+        """Not empty while requests wait for what leases give back."""
+
+    def freed(self) -> None: ...
 
     def prefilled(self, lease: Lease, uncached: int, now: float) -> None: ...
 
@@ -147,6 +153,8 @@ class Lease:
             self._keeper.underflow()
         if self._first_at is None:
             self._index.drop(self._entry, self._blocks)
+        if self._keeper.queues:
+            self._keeper.freed()
 
     def explain(self) -> str:
         """The decision in one line, in milliseconds."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from core.metrics import Gauge, Metrics
 from routing.index import PrefixIndex
 from routing.member import Member
 
+_WAIT_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _DECISION_BUCKETS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2)
 
 
@@ -107,3 +108,39 @@ class RouterMeters:
 
     def refused(self, reason: str) -> None:
         self._refusals.labels(reason).inc()
+
+
+class WaitingMeters:
+    """What the waiting room tells."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._depth = metrics.gauge(
+            "headrace_queue_depth", "Requests that wait for a replica with room.", ("model",)
+        )
+        self._age = metrics.gauge(
+            "headrace_queue_age_seconds",
+            "How long they have waited, added up (divided by the depth: the mean).",
+            ("model",),
+        )
+        self.waited = metrics.histogram(
+            "headrace_queue_wait_seconds", "How long requests waited for a replica.", _WAIT_BUCKETS
+        ).observe
+        self._shed = metrics.counter(
+            "headrace_queue_shed_total",
+            "Requests that were refused instead of waiting (on).",
+            ("reason",),
+        )
+        self._shown: set[str] = set()
+
+    def publish(self, queues: Mapping[str, tuple[int, float]]) -> None:
+        """Depth and added age by model; a model that is left out has nobody waiting."""
+        for model in self._shown - queues.keys():
+            self._depth.labels(model).set(0)
+            self._age.labels(model).set(0)
+        for model, (depth, age) in queues.items():
+            self._depth.labels(model).set(depth)
+            self._age.labels(model).set(age)
+        self._shown |= queues.keys()
+
+    def shed(self, reason: str) -> None:
+        self._shed.labels(reason).inc()

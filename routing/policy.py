@@ -9,7 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex
-from routing.member import Member
+from routing.member import NEVER, Member
 from routing.score import Terms, Weights, Wish, queue_seconds, scores
 
 Choice = tuple[Member, int, Terms | None]
@@ -27,6 +27,15 @@ class Policy(Protocol):
 
     def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice: ...
 
+    def cached(self, members: Sequence[Member], wish: Wish) -> int:
+        """How many tokens of the prompt are believed to be somewhere."""
+
+    def offer(
+        self, members: Sequence[Member], room: Sequence[Member], wish: Wish, now: float
+    ) -> tuple[float, Choice]:
+        """As `choose`, of those of `members` that have `room`, for a request that may go on
+        waiting instead; and what it costs in seconds to take that one now."""
+
 
 class RoundRobin:
     """Whoever waited longest."""
@@ -39,6 +48,14 @@ class RoundRobin:
     def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
         return min(members, key=_waiting), 0, None
 
+    def cached(self, members: Sequence[Member], wish: Wish) -> int:
+        return 0
+
+    def offer(
+        self, members: Sequence[Member], room: Sequence[Member], wish: Wish, now: float
+    ) -> tuple[float, Choice]:
+        return 0.0, self.choose(room, wish, now)
+
 
 class LeastLoad:
     """The fewest requests in flight for its weight, then the fewest pending tokens."""
@@ -50,6 +67,14 @@ class LeastLoad:
 
     def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
         return min(members, key=_load), 0, None
+
+    def cached(self, members: Sequence[Member], wish: Wish) -> int:
+        return 0
+
+    def offer(
+        self, members: Sequence[Member], room: Sequence[Member], wish: Wish, now: float
+    ) -> tuple[float, Choice]:
+        return 0.0, self.choose(room, wish, now)
 
 
 class PrefixAffinity:
@@ -73,34 +98,65 @@ class PrefixAffinity:
         return f"<PrefixAffinity {self._index}>"
 
     def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
-        blocks = wish[2]
-        mask = 0
-        starting = False
-        fresh_after = now - self._slow_start_s
-        for member in members:
-            mask |= member.entry.bit
-            if member.appeared_at > fresh_after:
-                starting = True
-        block_tokens = self._block_tokens
-        if len(blocks) * block_tokens >= wish[0]:
-            blocks = blocks[:-1]  # an engine computes the last token anyway, so it never finds it
-        matches = self._index.match(blocks, mask)
-        if len(matches) == 1:
-            cached = [matches[0][1] * block_tokens] * len(members)
-        else:
-            cached = []
-            for member in members:
-                bit = member.entry.bit
-                for group, count in matches:
-                    if group & bit:
-                        cached.append(count * block_tokens)
-                        break
+        blocks, matches, cached, newest_at = self._look(members, wish)
+        starting = newest_at > now - self._slow_start_s
         penalties = self._penalties(members, now) if starting else None
         costs = scores(members, wish, cached, self._weights, penalties)
         limit = min(costs)[0] + self._window
         tied = [number for number, cost in enumerate(costs) if cost[0] <= limit]
         chosen = tied[0] if len(tied) == 1 else _untie(tied, members, cached, matches, blocks)
         return members[chosen], cached[chosen], costs[chosen]
+
+    def cached(self, members: Sequence[Member], wish: Wish) -> int:
+        return max(self._look(members, wish)[2])
+
+    def offer(
+        self, members: Sequence[Member], room: Sequence[Member], wish: Wish, now: float
+    ) -> tuple[float, Choice]:
+        """The cost is what is ahead, what others suffer, and what of the prompt would have to be
+        computed anew that another replica holds; not its own prefill, which it needs anywhere."""
+        _, _, everywhere, newest_at = self._look(members, wish)
+        most = max(everywhere)
+        held = dict(zip(members, everywhere, strict=True))
+        cached = [held[member] for member in room]
+        starting = newest_at > now - self._slow_start_s
+        penalties = self._penalties(room, now) if starting else None
+        terms = scores(room, wish, cached, self._weights, penalties)
+        weight = self._weights.others
+        best: tuple[float, int] | None = None
+        for number, (_, queue, _, others, _, slow_start) in enumerate(terms):
+            regret = (most - cached[number]) / room[number].speed.prefill_rate
+            cost = queue + regret + weight * others + slow_start
+            if best is None or cost < best[0]:
+                best = cost, number
+        assert best is not None
+        cost, number = best
+        return cost, (room[number], cached[number], terms[number])
+
+    def _look(
+        self, members: Sequence[Member], wish: Wish
+    ) -> tuple[Sequence[int], list[tuple[int, int]], list[int], float]:
+        """The blocks that can be found, what the index says of them, how many tokens each member
+        holds, and when the newest of them appeared."""
+        blocks, block_tokens = wish[2], self._block_tokens
+        mask = 0
+        newest_at = NEVER
+        for member in members:
+            mask |= member.entry.bit
+            newest_at = max(newest_at, member.appeared_at)
+        if len(blocks) * block_tokens >= wish[0]:
+            blocks = blocks[:-1]  # an engine computes the last token anyway, so it never finds it
+        matches = self._index.match(blocks, mask)
+        if len(matches) == 1:
+            return blocks, matches, [matches[0][1] * block_tokens] * len(members), newest_at
+        cached = []
+        for member in members:
+            bit = member.entry.bit
+            for group, count in matches:
+                if group & bit:
+                    cached.append(count * block_tokens)
+                    break
+        return blocks, matches, cached, newest_at
 
     def _penalties(self, members: Sequence[Member], now: float) -> list[float]:
         """Slow start: a replica that just came gets a share of the others' queues on top."""

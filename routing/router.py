@@ -6,30 +6,33 @@ requests never decide on the same stale picture.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol, TypeVar, TypeVarTuple
 
+from core.claim import NOBODY, Claim
 from core.clock import Clock
-from core.errors import Unavailable
 from core.metrics import Metrics
 from core.prompt import Prompt
 from core.replica import Load, Replica
+from routing.admission import AdmissionQueue, Waiter
 from routing.config import RoutingConfig
+from routing.eligibility import UNPROVEN_IN_FLIGHT, offers, refusal, with_room
 from routing.fleet import ModelFleet
 from routing.host import Host
 from routing.index import PrefixIndex, Target
 from routing.lease import Lease
 from routing.ledger import Ledger
 from routing.member import Member
-from routing.meters import RouterMeters
-from routing.policy import make_policy
-from routing.score import queue_seconds, work_tokens
+from routing.meters import RouterMeters, WaitingMeters
+from routing.policy import Choice, make_policy
+from routing.score import Wish, has_enough, queue_seconds, work_tokens
+from routing.waiting_room import WaitingRoom
 
-_UNPROVEN_IN_FLIGHT = 4
-_NO_REPLICA_RETRY_S = 2.0
-_FULL_RETRY_S = 1.0
 _SMOOTHING = 0.05
 _FADE_BLOCKS = 20_000
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Fleet(Protocol):
@@ -61,8 +64,17 @@ class Router:
         self._fading: list[PrefixIndex] = []
         self._models: dict[str, ModelFleet] = {}
         self._knee = float(config.attention_knee_tokens)
+        self._hold_s = config.admission.hold_s
         self._picks = 0
         self._meters = RouterMeters(metrics)
+        self._room = WaitingRoom(
+            config.admission,
+            lambda model, queue: self._alone(self._send_waiting, model, queue),
+            self._rate,
+            clock,
+            WaitingMeters(metrics),
+        )
+        self.queues = self._room.queues
         self._decided = self._meters.decided
         self.underflow = self._meters.underflow
 
@@ -76,12 +88,28 @@ class Router:
         prompt: Prompt,
         max_output_tokens: int | None,
         exclude: Collection[str] = (),
+        claim: Claim = NOBODY,
+        enter: Callable[[str, float], None] | None = None,
     ) -> Lease:
-        """The best replica for `prompt`, charged. Raises Unavailable, with the reason as `code`,
-        when none is eligible."""
-        return self.pick(
-            model=model, prompt=prompt, max_output_tokens=max_output_tokens, exclude=exclude
-        )
+        """The best replica for `prompt`, charged; while all have enough to do, when it is its turn.
+        `enter` is told that the phase `queue` begins, and when it ends. Raises Unavailable or
+        RateLimited, with the reason as `code`."""
+        patient = self._config.admission.max_waiting > 0
+        lease = self._alone(self._pick, model, prompt, max_output_tokens, exclude, patient)
+        if lease is not None:
+            return lease
+        if enter is not None:
+            enter("queue", self.clock())
+        fleet = self._models[model]
+        wish = self._wish(fleet, prompt, max_output_tokens)
+        needed = wish[0] + (max_output_tokens or 0)
+        cached = self._policy.cached(fleet.members, wish)
+        waiter = Waiter(wish, needed=needed, cached=cached, claim=claim, exclude=tuple(exclude))
+        ahead_s = min(map(queue_seconds, fleet.members)) - self._hold_s
+        lease = await self._room.wait(model, waiter, max(ahead_s, 0.0))
+        if enter is not None:
+            enter("route", self.clock())
+        return lease
 
     def pick(
         self,
@@ -91,49 +119,103 @@ class Router:
         max_output_tokens: int | None,
         exclude: Collection[str] = (),
     ) -> Lease:
-        """As `lease`."""
+        """As `lease`, without ever waiting."""
+        lease = self._alone(self._pick, model, prompt, max_output_tokens, exclude, False)
+        assert lease is not None
+        return lease
+
+    def _alone(self, decide: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Call `decide` while no other worker decides."""
         if self._host is None:
-            return self._pick(model, prompt, max_output_tokens, exclude)
+            return decide(*arguments)
         lock = self._host.lock
         taken = lock.take()
         if not taken:
             self._meters.unlocked()
         try:
-            return self._pick(model, prompt, max_output_tokens, exclude)
+            return decide(*arguments)
         finally:
             if taken:
                 lock.give()
 
     def _pick(
-        self, model: str, prompt: Prompt, max_output_tokens: int | None, exclude: Collection[str]
-    ) -> Lease:
+        self,
+        model: str,
+        prompt: Prompt,
+        max_output_tokens: int | None,
+        exclude: Collection[str],
+        patient: bool,
+    ) -> Lease | None:
+        """None: it must wait, and is `patient`."""
         now = self.clock()
+        fleet = self._current(model, now)
+        wish = self._wish(fleet, prompt, max_output_tokens)
+        needed = wish[0] + (max_output_tokens or 0)
+        eligible = self._eligible(fleet, needed, exclude, now, patient)
+        if not eligible or (self.queues and patient and model in self.queues):
+            return None
+        choice = self._policy.choose(eligible, wish, now)
+        # As long as any has room the best one remains the best, whatever it has to do.
+        if patient and has_enough(choice[0], self._hold_s):
+            waits = [has_enough(member, self._hold_s) for member in eligible]
+            if all(waits):
+                return None
+        lease = self._charge(fleet, choice, wish, now)
+        self._decided(self.clock() - now)
+        return lease
+
+    def _current(self, model: str, now: float) -> ModelFleet:
+        """The fleet of `model` with the members and accounts of this moment."""
         fleet = self._models.get(model)
         if fleet is None:
             fleet = ModelFleet(self._config, self.index, self._meters.forget, self._ledger)
             self._models[model] = fleet
         candidates = self._fleet.candidates(model)
-        members = fleet.members
         if candidates is not fleet.seen or fleet.away:
-            members = fleet.update(candidates, now)
+            fleet.update(candidates, now)
         if self._host is not None:
-            for member in members:
+            for member in fleet.members:
                 member.account.read()
-        length = prompt.length
-        eligible = self._eligible(fleet, members, length + (max_output_tokens or 0), exclude, now)
+        return fleet
+
+    def _wish(self, fleet: ModelFleet, prompt: Prompt, max_output_tokens: int | None) -> Wish:
         if max_output_tokens is not None and max_output_tokens < fleet.output_tokens:
             output = max_output_tokens
         else:
             output = round(fleet.output_tokens)
-        blocks = prompt.blocks if self._policy.by_prefix else ()
-        wish = (length, output, blocks)
-        choice = self._policy.choose(eligible, wish, now)
+        return prompt.length, output, prompt.blocks if self._policy.by_prefix else ()
+
+    def _charge(self, fleet: ModelFleet, choice: Choice, wish: Wish, now: float) -> Lease:
         self._picks += 1
         choice[0].last_pick = self._picks
         lease = Lease(self, fleet, choice, wish, now)
         fleet.uncached_tokens += _SMOOTHING * (lease.pending - fleet.uncached_tokens)
-        self._decided(self.clock() - now)
         return lease
+
+    # --- while all have enough to do
+
+    def _rate(self, model: str) -> float:
+        """Tokens that all replicas of `model` prefill in a second."""
+        fleet = self._models.get(model)
+        members = fleet.members if fleet is not None else ()
+        return sum([member.speed.prefill_rate for member in members]) or 1.0
+
+    def _send_waiting(self, model: str, queue: AdmissionQueue) -> None:
+        """Bind requests of `queue` to replicas of `model` as long as there is room."""
+        now = self.clock()
+        fleet = self._current(model, now)
+        while queue and (room := with_room(fleet.members, self._hold_s)):
+            found = queue.next(offers(self._policy, fleet.members, room, now), now)
+            if found is None:
+                return
+            waiter, choice = found
+            queue.serve(waiter, now)
+            if not waiter.ticket.done():  # the client is still there
+                waiter.ticket.set_result(self._charge(fleet, choice, waiter.wish, now))
+
+    def freed(self) -> None:
+        """A lease gave something back, and somebody waits."""
+        self._room.wake()
 
     def place(self, replica_id: str) -> tuple[PrefixIndex, Target] | None:
         """Where it is in the index, for who knows what it holds; None while nothing was picked
@@ -148,6 +230,7 @@ class Router:
         called once a second, as nobody reads them at every request's pace."""
         members = [member for fleet in self._models.values() for member in fleet.known()]
         self._meters.publish(members, self.index)
+        self._room.publish()
         # Millions of blocks at once would hold the event loop.
         self._fading = [index for index in self._fading if not index.sweep(_FADE_BLOCKS)]
 
@@ -156,6 +239,8 @@ class Router:
         known as before; with `cold` nothing of what they hold: blocks are made in another way."""
         self._config = config
         self._knee = float(config.attention_knee_tokens)
+        self._hold_s = config.admission.hold_s
+        self._room.use(config.admission)
         if cold and self._host is None:
             before, self.index = self.index, PrefixIndex(config.index_entries)
             self.index.evictions = before.evictions
@@ -171,19 +256,21 @@ class Router:
         """A replica left the configuration: nothing is remembered of it."""
         for model, fleet in list(self._models.items()):
             fleet.forget(replica_id)
-            if not fleet.known():
+            if not fleet.known() and model not in self.queues:
                 del self._models[model]
         self._meters.left(replica_id)
 
     def _eligible(
         self,
         fleet: ModelFleet,
-        members: Sequence[Member],
         needed: int,
         exclude: Collection[str],
         now: float,
+        patient: bool,
     ) -> Sequence[Member]:
-        """Those that can take `needed` tokens now. Raises Unavailable."""
+        """Those that can take `needed` tokens now; of the `patient` none, if some can later. Raises
+        Unavailable."""
+        members = fleet.members
         eligible: list[Member] = []
         unproven: list[Member] = []
         full = small = 0
@@ -200,7 +287,7 @@ class Router:
                 full += 1
             elif member.kv_known and needed > member.kv_tokens:
                 small += 1
-            elif not member.proven and in_flight >= _UNPROVEN_IN_FLIGHT:
+            elif not member.proven and in_flight >= UNPROVEN_IN_FLIGHT:
                 unproven.append(member)
             else:
                 eligible.append(member)
@@ -208,24 +295,11 @@ class Router:
             return eligible
         if unproven:  # better a cold replica than none
             return unproven
-        raise self._refusal(members, full, small)
-
-    def _refusal(self, members: Sequence[Member], full: int, small: int) -> Unavailable:
-        if not members:
-            reason, retry_s = "no_replica", _NO_REPLICA_RETRY_S
-            text = "No replica of this model is available."
-        elif full:
-            waits = [queue_seconds(member) for member in members]
-            reason, retry_s = "replicas_full", max(_FULL_RETRY_S, min(waits))
-            text = "Every replica of this model has as many requests as it may."
-        elif small:
-            reason, retry_s = "kv_too_small", _NO_REPLICA_RETRY_S
-            text = "No replica has a cache large enough for this prompt and its output."
-        else:
-            reason, retry_s = "replicas_tried", _FULL_RETRY_S
-            text = "Every replica of this model was tried."
-        self._meters.refused(reason)
-        return Unavailable(text, code=reason, retry_after_s=retry_s)
+        if full and patient:
+            return ()
+        refused = refusal(members, full, small)
+        self._meters.refused(refused.reason)
+        raise refused
 
     # --- called by leases, each at most once for one of them
 
@@ -235,6 +309,8 @@ class Router:
         member.proven = True
         work = lease.ahead + work_tokens(uncached, lease.predicted_cached, self._knee)
         member.speed.first_token(work, now - lease.picked_at, now)
+        if self.queues:
+            self._room.wake()
 
     def settled(
         self,

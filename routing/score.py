@@ -70,6 +70,12 @@ def queue_seconds(replica: Loaded) -> float:
     return _QUEUE_FACTOR * pending / replica.speed.prefill_rate
 
 
+def has_enough(replica: Loaded, hold_s: float) -> bool:
+    """Whether more than `hold_s` seconds of prefill wait there."""
+    pending = replica.account.pending_tokens + replica.foreign_tokens
+    return pending > hold_s * replica.speed.prefill_rate
+
+
 def work_tokens(uncached: int, cached: int, knee: float) -> float:
     """Prefill work in tokens at rate P: attention makes late tokens dearer."""
     return uncached * (1.0 + (cached + uncached / 2) / knee)

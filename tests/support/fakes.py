@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from core.claim import NOBODY, Claim
 from core.errors import Unavailable, UpstreamError
 from core.exchange import FlowSource, Header, Request
 from core.principal import Principal
@@ -189,6 +190,8 @@ class FakeRouter:
         prompt: Prompt,
         max_output_tokens: int | None,
         exclude: Sequence[str] = (),
+        claim: Claim = NOBODY,
+        enter: Callable[[str, float], None] | None = None,
     ) -> FakeLease:
         for replica_id in self.replica_ids:
             if replica_id not in exclude:
