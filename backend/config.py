@@ -60,7 +60,9 @@ class ReplicaConfig(Section):
 
     `protocol`: `auto` is what the TLS handshake (ALPN) agrees on, HTTP/2 if the replica offers it,
     and HTTP/1.1 in the clear; `h2` in the clear is HTTP/2 without asking (prior knowledge).
-    `kv_events`: how it tells what its prefix cache holds; `auto` asks its `/kv_event_sources`.
+    `data_parallel_rank`: which of the engines behind `url` this is; each of them is a replica with
+    an `id` of its own. `kv_events`: how it tells what its prefix cache holds; `auto` asks its
+    `/kv_event_sources`.
     """
 
     url: str
@@ -72,6 +74,7 @@ class ReplicaConfig(Section):
     kv_tokens: Positive | None = None
     api_key: Secret | None = None
     tls: ReplicaTlsConfig | None = None
+    data_parallel_rank: Count | None = None
     kv_events: Literal["auto", "off"] | KvEventsConfig = "auto"
 
     def __post_init__(self) -> None:

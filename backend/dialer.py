@@ -18,6 +18,7 @@ from backend.http1_protocol import ConnectionOwner, Http1Protocol
 from backend.http2_protocol import Http2Owner, Http2Protocol
 from backend.request_head import Http2RequestHead, RequestHead
 from core.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
+from core.exchange import Header
 from core.http2.engine import Engine, EngineOptions, Http2Handler
 from core.http2.engines import EngineName, make_engine
 
@@ -44,8 +45,9 @@ class Dialer:
         self._server_name = config.tls.server_name if config.tls else None
         self._timeouts = upstream.timeouts
         self._protocol = config.protocol
-        self._http1_head = RequestHead(authority, authorization)
-        self._http2_head = Http2RequestHead(authority, authorization, scheme)
+        more = _rank(config)
+        self._http1_head = RequestHead(authority, authorization, more=more)
+        self._http2_head = Http2RequestHead(authority, authorization, scheme, more=more)
         self._engine: Callable[[Http2Handler], Engine] = partial(_engine, upstream.http2_engine)
 
     def __repr__(self) -> str:
@@ -92,6 +94,13 @@ class Dialer:
             raise
         if made.closed:
             raise UpstreamUnreachable("The replica closed the connection at once.")
+
+
+def _rank(config: ReplicaConfig) -> tuple[Header, ...]:
+    """Which of its engines a vLLM with several is to use."""
+    if config.data_parallel_rank is None:
+        return ()
+    return ((b"x-data-parallel-rank", b"%d" % config.data_parallel_rank),)
 
 
 def _engine(name: EngineName, handler: Http2Handler) -> Engine:

@@ -27,29 +27,30 @@ class LoadNames:
     blocks: bytes
 
 
-def parse_load(text: bytes, names: LoadNames, now: float) -> Load | None:
+def parse_load(text: bytes, names: LoadNames, now: float, engine: int | None = None) -> Load | None:
     """The load at `now` (monotonic seconds), or None when the text does not have it.
 
-    Data-parallel engines behind one address are added up; their KV use is averaged.
+    Data-parallel engines behind one address are added up, unless one is asked for; their KV use is
+    averaged.
     """
-    running = [value for _, value in _samples(text, names.running)]
-    waiting = [value for _, value in _samples(text, names.waiting)]
+    running = [value for _, value in _samples(text, names.running, engine)]
+    waiting = [value for _, value in _samples(text, names.waiting, engine)]
     if not running or not waiting:
         return None
-    kv_use = [value for _, value in _samples(text, names.kv_use)]
+    kv_use = [value for _, value in _samples(text, names.kv_use, engine)]
     return Load(
         running=sum(running),
         waiting=sum(waiting),
         kv_use=sum(kv_use) / len(kv_use) if kv_use else 0.0,
         observed_at=now,
-        kv_tokens=_kv_tokens(text, names),
+        kv_tokens=_kv_tokens(text, names, engine),
     )
 
 
-def _kv_tokens(text: bytes, names: LoadNames) -> int | None:
+def _kv_tokens(text: bytes, names: LoadNames, engine: int | None) -> int | None:
     """Blocks times tokens a block, of all engines; None when any of them does not say."""
     total = 0
-    for labels, _ in _samples(text, names.cache_info):
+    for labels, _ in _samples(text, names.cache_info, engine):
         block_size = _integer_label(labels, names.block_size)
         blocks = _integer_label(labels, names.blocks)
         if block_size is None or blocks is None:
@@ -58,15 +59,21 @@ def _kv_tokens(text: bytes, names: LoadNames) -> int | None:
     return total or None
 
 
-def _samples(text: bytes, name: bytes) -> Iterator[tuple[bytes, float]]:
-    """Labels and value of every sample of exactly this name whose value is a finite number >= 0."""
+def _samples(text: bytes, name: bytes, engine: int | None) -> Iterator[tuple[bytes, float]]:
+    """Labels and value of every sample of exactly this name whose value is a finite number >= 0;
+    with `engine` only those of that one."""
+    label = None if engine is None else b'engine="%d"' % engine
     at = 0 if text.startswith(name) else _next_line(text, name, 0)
     while at >= 0:
         end = text.find(b"\n", at)
         line = text[at + len(name) : end if end >= 0 else len(text)]
         labels, _, rest = line.rpartition(b"}")
         # A family whose name only begins like this one goes on with another character.
-        if line[:1] in (b"{", b" ") and (value := _number(rest)) is not None:
+        if (
+            line[:1] in (b"{", b" ")
+            and (label is None or label in labels)
+            and (value := _number(rest)) is not None
+        ):
             yield labels, value
         at = _next_line(text, name, end) if end >= 0 else -1
 

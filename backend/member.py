@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from backend.config import HealthConfig, ReplicaConfig
 from backend.dial import REFUSED
@@ -143,6 +143,6 @@ class Member:
             self._gauge.set(1.0 if self.health.circuit is Circuit.CLOSED else 0.0)
 
 
-def server_of(config: ReplicaConfig) -> tuple[str, str]:
+def server_of(config: ReplicaConfig) -> Hashable:
     """Where it is and what it serves: the same id with another one of these is another replica."""
-    return config.url, config.model
+    return config.url, config.model, config.data_parallel_rank

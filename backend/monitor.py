@@ -45,6 +45,7 @@ class Monitor:
     ) -> None:
         self._asker = Asker(Dialer(replica, config, context))
         self._config = config
+        self._engine = replica.data_parallel_rank
         self._listener = listener
         self._clock = clock
         self._started = False
@@ -86,8 +87,10 @@ class Monitor:
     async def _scrape(self, asker: Asker, config: ScrapeConfig) -> None:
         while True:
             text = await asker.fetch(config.path, config.timeout_s, MAX_METRICS_BYTES)
-            if text is not None and (load := parse_load(text, VLLM, self._clock())) is not None:
-                self._listener.scraped(load)
+            if text is not None:
+                load = parse_load(text, VLLM, self._clock(), self._engine)
+                if load is not None:
+                    self._listener.scraped(load)
             await asyncio.sleep(_jittered(config.interval_s))
 
 

@@ -235,6 +235,7 @@ class Registry:
         old = self._roster.entries.get(replica.id)
         watching = (
             identity((config.url, config.protocol, config.tls, config.api_key)),
+            config.data_parallel_rank,
             upstream.health,
             upstream.metrics,
             upstream.active_health,

@@ -12,10 +12,19 @@ class RequestHead:
 
     __slots__ = ("bodiless", "with_body")
 
-    def __init__(self, authority: bytes, authorization: bytes | None = None) -> None:
+    def __init__(
+        self,
+        authority: bytes,
+        authorization: bytes | None = None,
+        *,
+        more: Sequence[Header] = (),
+    ) -> None:
+        """`more`: headers of every request."""
         head = b" HTTP/1.1\r\nhost: " + authority + b"\r\naccept-encoding: identity"
         if authorization is not None:
             head += b"\r\nauthorization: " + authorization
+        for name, value in more:
+            head += b"\r\n" + name + b": " + value
         self.bodiless = head
         self.with_body = head + b"\r\ncontent-length: "
 
@@ -37,12 +46,18 @@ class Http2RequestHead:
     __slots__ = ("_after", "_before")
 
     def __init__(
-        self, authority: bytes, authorization: bytes | None = None, scheme: bytes = b"http"
+        self,
+        authority: bytes,
+        authorization: bytes | None = None,
+        scheme: bytes = b"http",
+        *,
+        more: Sequence[Header] = (),
     ) -> None:
         self._before = ((b":scheme", scheme), (b":authority", authority))
         self._after: tuple[Header, ...] = ((b"accept-encoding", b"identity"),)
         if authorization is not None:
             self._after += ((b"authorization", authorization),)
+        self._after += tuple(more)
 
     def build(
         self, method: bytes, path: bytes, headers: Sequence[Header], body: bytes

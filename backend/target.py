@@ -307,6 +307,7 @@ def access_of(config: ReplicaConfig, upstream: UpstreamConfig) -> Hashable:
     """Everything that a connection to the replica depends on. Raises ConfigError."""
     return (
         identity((config.url, config.protocol, config.tls, config.api_key)),
+        config.data_parallel_rank,
         (upstream.timeouts.connect_s, upstream.timeouts.tls_s),
         upstream.pool,
         upstream.http2_engine,

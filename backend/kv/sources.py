@@ -28,6 +28,7 @@ class Source(NamedTuple):
 
 
 def configured(config: KvEventsConfig) -> dict[int, Source]:
+    """By rank, of which there is one."""
     return {0: Source(config.endpoint, config.replay_endpoint, config.topic, config.bind)}
 
 

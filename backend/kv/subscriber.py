@@ -50,6 +50,7 @@ class Subscriber:
         self.id = config.replica.id
         self._asker = Asker(Dialer(config, upstream, context))
         self._events = config.kv_events
+        self._rank = config.data_parallel_rank
         self._host = config.address.host or "127.0.0.1"
         self._listen = listen
         self._known = known
@@ -103,7 +104,10 @@ class Subscriber:
         if isinstance(self._events, KvEventsConfig):
             return configured(self._events)
         body = await self._asker.fetch(SOURCES_PATH, _ASK_S, MAX_SOURCES_BYTES)
-        return {} if body is None else told_by(body, self._host)
+        sources = {} if body is None else told_by(body, self._host)
+        if self._rank is None:
+            return sources
+        return {rank: source for rank, source in sources.items() if rank == self._rank}
 
     async def _watch(self) -> None:
         """Until a rank is lost, which may mean that the replica publishes elsewhere now."""

@@ -236,7 +236,8 @@ class KvIndex:
                 continue
             replica_id = config.replica.id
             reached = (config.url, config.protocol, config.tls, config.api_key, config.kv_events)
-            made_of = identity((reached, config.model, upstream.timeouts, hashing, block_tokens))
+            whom = (config.model, config.data_parallel_rank)
+            made_of = identity((reached, whom, upstream.timeouts, hashing, block_tokens))
             old = before.pop(replica_id, None)
             if old is not None and old.made_of == made_of:
                 self._replicas[replica_id] = old

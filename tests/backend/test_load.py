@@ -29,6 +29,13 @@ def test_engines_are_added_up() -> None:
     assert (load.kv_tokens, load.observed_at) == (24000, 7.0)
 
 
+def test_one_engine_of_several() -> None:
+    load = parse_load(TEXT, VLLM, 7.0, engine=1)
+    assert load is not None
+    assert (load.running, load.waiting, load.kv_use, load.kv_tokens) == (4, 2, 0.75, 8000)
+    assert parse_load(TEXT, VLLM, 7.0, engine=2) is None
+
+
 def test_first_line_and_no_labels_and_no_last_newline() -> None:
     load = parse_load(b"vllm:num_requests_running 1\nvllm:num_requests_waiting 2", VLLM, 0.0)
     assert load is not None

@@ -22,6 +22,14 @@ def test_get_without_a_body_has_no_length() -> None:
     assert raw == b"GET /v1/models HTTP/1.1\r\nhost: gpu\r\naccept-encoding: identity\r\n\r\n"
 
 
+def test_some_headers_are_those_of_every_request() -> None:
+    more = ((b"x-data-parallel-rank", b"3"),)
+    raw = RequestHead(b"gpu", more=more).build(b"POST", b"/", [], b"{}")
+    assert b"\r\nx-data-parallel-rank: 3\r\n" in raw
+    fields = Http2RequestHead(b"gpu", more=more).build(b"POST", b"/", [], b"{}")
+    assert fields.count(more[0]) == 1
+
+
 def test_http2_has_the_same_as_fields() -> None:
     head = Http2RequestHead(b"gpu", b"Bearer k", b"https")
     assert head.build(b"POST", b"/v1/x", [(b"a", b"b")], b"{}") == [

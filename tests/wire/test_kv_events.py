@@ -235,3 +235,17 @@ async def test_replicas_that_tell_nothing_are_judged_by_what_was_sent(
         await complete(gateway, prompt)
         assert known(gateway, prompt) == 128
         assert gateway.metric("headrace_replica_kv_state", "r0", "exact") == 0
+
+
+async def test_each_data_parallel_rank_is_a_replica(tmp_path: Path) -> None:
+    async with FakeReplica(kv_events="maps") as fake:
+        document = base_config([fake.url, fake.url])
+        for number, replica in enumerate(document["replicas"]):
+            replica["data_parallel_rank"] = number
+        async with InProcess(document, tmp_path) as gateway:
+            await becomes(gateway, Trust.EXACT, "r0")
+            assert state(gateway, "r1") is Trust.APPROX, "nobody publishes for it"
+            for number in range(4):
+                await complete(gateway, tokens(number, 10))
+            asked = {request.headers["x-data-parallel-rank"] for request in fake.requests}
+            assert asked == {"0", "1"}
