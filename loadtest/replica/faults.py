@@ -88,6 +88,7 @@ def _kill(answer: Answer, value: float) -> None:
 
 def _exit(answer: Answer, value: float) -> None:
     answer.end()
+    answer.connection.close()  # what a killed process had written still arrives
     answer.owner.die()
 
 

@@ -55,6 +55,7 @@ class Fleet:
         document["upstream"] = {"pool": pool or {}, **document.get("upstream", {})}
         for replica in document["replicas"]:
             replica["protocol"] = protocol
+            replica["kv_events"] = "off"  # nobody asks anything more
             if trust is not None:
                 replica["tls"] = trust
         self.gateway = await self._stack.enter_async_context(InProcess(document, self.folder))

@@ -122,7 +122,7 @@ async def test_one_who_leaves_at_once() -> None:
         plan = scenario(Constant(rate=20), disconnects=Disconnects(share=1, after_tokens=0))
         _, found = await run(replica, plan)
         assert found.counts.left == 10
-        assert found.verdict.reasons == ["no answer was measured"]
+        assert "no answer was measured" in found.verdict.reasons
 
 
 @pytest.mark.parametrize(

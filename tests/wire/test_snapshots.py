@@ -375,6 +375,7 @@ async def test_it_waits_for_what_is_new_but_not_for_ever(
             "models": [*gateway.document["models"], model],
             "replicas": [replica(fakes[0], "r0"), {**replica(fakes[1], "n"), "model": "new"}],
         }
+        await until(lambda: gateway.worker._report() == [])
         began = asyncio.get_running_loop().time()
         await gateway.stage(**sections)
         assert asyncio.get_running_loop().time() - began >= 0.25
