@@ -57,7 +57,7 @@ class Worker:
         self._state = shared.states.for_worker(index)
         self._watchdog = Watchdog()
         self.admission = admission = Admission(config.listen.limits, metrics)
-        self._replicas = Replicas(prepared, metrics, time.monotonic)
+        self._replicas = Replicas(prepared, metrics, time.monotonic, index)
         around = Surroundings(
             index=index,
             metrics=metrics,
@@ -199,7 +199,7 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             self._report()
-            self._replicas.router.publish()
+            self._replicas.publish()
             await asyncio.sleep(_BEAT_S)
 
 

@@ -27,6 +27,8 @@ from core.metrics import Metrics, MetricsBoard
 from core.shared_memory import StateBoard
 from proxy.recent import RecentBoard
 from proxy.serve.config import Config
+from proxy.serve.host_memory import HostMemory
+from proxy.serve.places import Places, room_for
 from proxy.serve.reload import static_changes
 from proxy.tls.server import ALPN, HTTP1_ALPN, ServerTls
 from proxy.tls.server import Staged as StagedTls
@@ -40,7 +42,8 @@ from routing.prompter import Prompter
 class Shared:
     """What the processes share, whatever the configuration says: made once, before the first fork,
     and never replaced. `started`: Unix seconds. `secret`: seeds block hashes and the keys of TLS
-    tickets unless the configuration does."""
+    tickets unless the configuration does. `host`: what several workers and their core know in
+    common; None for a worker that is alone."""
 
     started: int
     metrics_board: MetricsBoard
@@ -50,19 +53,21 @@ class Shared:
     buckets: SharedBuckets
     recent: RecentBoard
     secret: bytes
+    host: HostMemory | None
 
     @classmethod
-    def make(cls, workers: int, secret: bytes = b"") -> Shared:
+    def make(cls, workers: int, secret: bytes = b"", host: HostMemory | None = None) -> Shared:
         """`secret`: of the gateway whose place is taken."""
         return cls(
             started=int(time.time()),
-            metrics_board=MetricsBoard(workers),
+            metrics_board=MetricsBoard(workers if host is None else workers + 1),
             states=StateBoard(workers),
             loads=LoadBoard(workers),
             key_board=Board(),
             buckets=SharedBuckets(workers),
             recent=RecentBoard(workers),
             secret=secret or os.urandom(32),
+            host=host,
         )
 
 
@@ -107,6 +112,14 @@ class Prepared:
     api_keys: KeyRing
     prompter: Prompter
     cache_secret: str
+    places: Places
+
+    def cold_for(self, after: Prepared) -> bool:
+        """Whether nothing is known of what replicas hold once `after` is in force."""
+        policies = {self.config.routing.policy, after.config.routing.policy}
+        # Only that policy tells the index what is sent.
+        lapsed = len(policies) > 1 and "prefix_affinity" in policies
+        return lapsed or self.marks.hashing != after.marks.hashing
 
     def commit(self) -> None:
         """Show the certificates of this configuration from now on, to be called once in every
@@ -142,7 +155,9 @@ def prepare(
         if faults := static_changes(previous.config, config):
             raise ConfigError("\n".join(faults))
     if shared is None:
-        shared = Shared.make(config.workers)
+        shared = Shared.make(config.workers, host=HostMemory.make(config))
+    before = Places(room_for(len(config.replicas)), {}) if previous is None else previous.places
+    places = before.renewed(config.replicas)
     # Before the files are read: see `identity`.
     marks = Marks.of(config)
     tls, tls_staged = _tls(config, shared, previous)
@@ -174,6 +189,7 @@ def prepare(
         api_keys=api_keys,
         prompter=prompter,
         cache_secret=cache_secret,
+        places=places,
     )
 
 

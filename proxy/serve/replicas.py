@@ -14,6 +14,7 @@ from backend.registry import Registry, Roster
 from backend.target import Target
 from core.clock import Clock
 from core.metrics import Metrics
+from proxy.serve.core_link import CoreLink
 from proxy.serve.kv_index import KvIndex
 from proxy.serve.prepared import Prepared
 from routing.router import Router
@@ -33,7 +34,8 @@ class Replicas:
     """`models` are those of the configuration in use. A model that it dropped keeps its replicas
     until `settle`, for exchanges that began with it and have none yet."""
 
-    def __init__(self, prepared: Prepared, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, prepared: Prepared, metrics: Metrics, clock: Clock, worker: int = 0) -> None:
+        """`worker`: which one it is, of several."""
         config, contexts = prepared.config, prepared.upstream_tls
         self._prepared = prepared
         self.registry = Registry(
@@ -42,7 +44,10 @@ class Replicas:
         self.pool = Pool(config.replicas, config.upstream, metrics, clock, contexts)
         self.registry.hooks.on_refused = self.pool.refused
         self.registry.hooks.activity = self.pool.activity
-        self.router = Router(config.routing, self.registry, metrics, clock)
+        memory = prepared.shared.host
+        self._link = None if memory is None else CoreLink(memory, prepared, worker, metrics)
+        host = None if self._link is None else self._link.host
+        self.router = Router(config.routing, self.registry, metrics, clock, host)
         self.kv = KvIndex(self.router.place, self._reports, metrics, clock)
         self._follow()
         self.models = tuple(model.name for model in config.models)
@@ -61,6 +66,14 @@ class Replicas:
         await self.kv.close()
         await self.pool.close()
         await self.registry.close()
+        if self._link is not None:
+            self._link.close()
+
+    def publish(self) -> None:
+        """Bring the gauges up to date. To be called about once a second."""
+        self.router.publish()
+        if self._link is not None:
+            self._link.review()
 
     def ready(self) -> str | None:
         return self.registry.ready(self.models)
@@ -71,11 +84,7 @@ class Replicas:
         before, config = self._prepared, prepared.config
         targets = self.pool.stage(config.replicas, config.upstream, prepared.upstream_tls)
         roster = self.registry.stage(config.replicas, config.upstream, prepared.upstream_tls)
-        policies = {before.config.routing.policy, config.routing.policy}
-        # Only that policy tells the index what is sent.
-        lapsed = len(policies) > 1 and "prefix_affinity" in policies
-        cold = lapsed or before.marks.hashing != prepared.marks.hashing
-        self._staged = StagedReplicas(prepared, roster, targets, cold)
+        self._staged = StagedReplicas(prepared, roster, targets, before.cold_for(prepared))
         return self._staged
 
     def unready(self, staged: StagedReplicas) -> str | None:
@@ -93,6 +102,8 @@ class Replicas:
         """Use what was staged. A plain call."""
         config = staged.prepared.config
         self.models = tuple(model.name for model in config.models)
+        if self._link is not None:
+            self._link.use(staged.prepared)
         if staged.cold or config.routing != self._prepared.config.routing:
             self.router.use(config.routing, cold=staged.cold)
         self._prepared, self._wanted, self._staged = staged.prepared, staged, None
@@ -117,11 +128,12 @@ class Replicas:
         return self.registry.load(replica_id) is not None
 
     def _follow(self) -> None:
-        """Hear of those that tell what they hold, if anybody asks the index."""
+        """Hear of those that tell what they hold, if anybody asks the index, and the core does not
+        keep it."""
         prepared = self._prepared
         config, routing = prepared.config, prepared.config.routing
         self.kv.use(
-            config.replicas if routing.policy == "prefix_affinity" else (),
+            config.replicas if routing.policy == "prefix_affinity" and not self._link else (),
             upstream=config.upstream,
             contexts=prepared.upstream_tls,
             start_of=prepared.prompter.start_of,

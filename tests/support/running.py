@@ -166,6 +166,14 @@ class Process:
     @property
     def workers(self) -> list[int]:
         """The pids of its workers, in the order in which they were started."""
+        return [pid for pid in self._children() if not _is_core(pid)]
+
+    @property
+    def core(self) -> int:
+        """The pid of its core; 0: there is none."""
+        return next(filter(_is_core, self._children()), 0)
+
+    def _children(self) -> list[int]:
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return sorted(int(pid) for pid in children.split() if not _is_dead(int(pid)))
 
@@ -241,6 +249,12 @@ def _is_dead(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return True
+
+
+def _is_core(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text() == "headrace-core\n"
+    return False
 
 
 def free_port() -> int:

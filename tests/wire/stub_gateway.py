@@ -77,6 +77,7 @@ class StubService:
     """What the supervisor runs here."""
 
     workers = workers
+    core = False
     scheme = "http" if context is None else "https"
     delay_s = 0.3
     drain_s = drain_s

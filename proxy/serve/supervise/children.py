@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 
 from proxy.serve.supervise.channel import Channel
 from proxy.serve.supervise.messages import Message
+from proxy.serve.supervise.names import CORE, name_of
 from proxy.serve.supervise.respawn import Respawn
 from proxy.serve.supervise.worker import Work, run_worker
 
 
 @dataclass(slots=True)
 class Child:
-    """One place for a worker. `pid` is 0 while none lives; `start_at` is when the next one is
-    due. Instants are monotonic seconds."""
+    """One place for a worker, or for the core. `pid` is 0 while none lives; `start_at` is when the
+    next one is due. Instants are monotonic seconds."""
 
     index: int
     pid: int = 0
@@ -28,6 +29,10 @@ class Child:
     start_at: float = 0.0
     channel: Channel | None = None
     respawn: Respawn = field(default_factory=Respawn)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.index)
 
     def hang_up(self) -> None:
         """Close the line to it."""
@@ -56,11 +61,15 @@ class Children:
         count: int,
         signals: Sequence[signal.Signals],
         close_others: Callable[[], None],
+        *,
+        core: bool = False,
     ) -> None:
         self._work = work
         self._signals = signals
         self._close_others = close_others
         self.places = [Child(index) for index in range(count)]
+        if core:
+            self.places.insert(0, Child(CORE))
 
     def __repr__(self) -> str:
         return f"<Children {[child.pid for child in self.places]}>"
@@ -68,6 +77,11 @@ class Children:
     @property
     def living(self) -> list[Child]:
         return [child for child in self.places if child.pid]
+
+    @property
+    def living_workers(self) -> int:
+        """How many workers live."""
+        return sum(child.index != CORE for child in self.living)
 
     @property
     def all_ready(self) -> bool:
@@ -86,7 +100,7 @@ class Children:
                     self._fork(child, now, greeting)
                 except OSError as error:
                     child.start_at = child.respawn.after_death(now, now)
-                    return f"cannot start worker {child.index}: {error.strerror}"
+                    return f"cannot start {child.name}: {error.strerror}"
         return ""
 
     def _fork(self, child: Child, now: float, greeting: Message) -> None:

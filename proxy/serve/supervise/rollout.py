@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
+from proxy.serve.supervise.names import name_of
+
 TIMEOUT_S = 30.0
 """For each phase."""
 
@@ -55,7 +57,7 @@ class Rollout:
     def died(self, index: int) -> None:
         """For a worker that takes no part: nothing happens."""
         if not self._committing and index in self._members and not self.reason:
-            self.reason = f"worker {index} died while it prepared the new configuration"
+            self.reason = f"{name_of(index)} died while it prepared the new configuration"
         self._members.discard(index)
         self._waiting.discard(index)
 
@@ -70,8 +72,8 @@ class Rollout:
             self._over = True
             return Step.DONE
         if late and self._waiting and not self.reason:
-            silent = ", ".join(map(str, sorted(self._waiting)))
-            self.reason = f"worker {silent} did not answer within {TIMEOUT_S:g} s"
+            silent = ", ".join(map(name_of, sorted(self._waiting)))
+            self.reason = f"{silent} did not answer within {TIMEOUT_S:g} s"
         if self.reason:
             self._over = True
             return Step.DROP

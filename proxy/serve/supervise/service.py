@@ -10,11 +10,12 @@ from typing import Literal, cast
 from core.errors import ConfigError
 from core.loading import parse, read
 from proxy.listen.sockets import Sockets
-from proxy.serve import app
+from proxy.serve import app, core_process
 from proxy.serve.config import Config, warnings
 from proxy.serve.differences import differences
 from proxy.serve.floors import unsafe_libraries
 from proxy.serve.references import missing_references, referenced_files
+from proxy.serve.supervise.names import CORE
 from proxy.serve.supervise.reloader import Candidate
 from proxy.serve.supervise.supervisor import say
 from proxy.serve.supervise.watch import Identity, identity, look_at
@@ -79,6 +80,10 @@ class Service:
         return self._config.workers
 
     @property
+    def core(self) -> bool:
+        return self._prepared.shared.host is not None
+
+    @property
     def scheme(self) -> str:
         return "http" if self._config.listen.tls == "off" else "https"
 
@@ -99,10 +104,20 @@ class Service:
         return self._prepared.shared.secret
 
     async def work(self, index: int, stop: Stop, ready: Callable[[Reloadable], None]) -> None:
+        if index == CORE:
+            await core_process.serve(self._prepared, stop, ready)
+            return
         await app.serve(self._prepared, self._sockets, index, stop, ready, settle_s=self._settle_s)
 
     def on_death(self, index: int) -> None:
         shared = self._prepared.shared
+        if index == CORE:
+            shared.metrics_board.fold(self.workers)
+            if shared.host is not None:
+                shared.host.core_died()
+            return
+        if shared.host is not None:
+            shared.host.worker_died(index)
         shared.metrics_board.fold(index)
         shared.states.for_worker(index).clear()
         shared.loads.for_worker(index).clear()

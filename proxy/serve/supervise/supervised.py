@@ -19,6 +19,10 @@ class Service(Source, Protocol):
     def workers(self) -> int: ...
 
     @property
+    def core(self) -> bool:
+        """Whether there is a core beside the workers."""
+
+    @property
     def scheme(self) -> str: ...
 
     @property
@@ -34,7 +38,7 @@ class Service(Source, Protocol):
     def seen(self) -> Mapping[str, Identity]: ...
 
     async def work(self, index: int, stop: Stop, ready: Callable[[Reloadable], None]) -> None:
-        """In a worker, see `proxy.serve.supervise.worker.Work`."""
+        """In a worker, or the core (`names.CORE`), see `proxy.serve.supervise.worker.Work`."""
 
     def on_death(self, index: int) -> None:
         """A worker was reaped, and its successor is not forked yet."""

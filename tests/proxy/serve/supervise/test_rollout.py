@@ -75,7 +75,7 @@ def test_silence_ends_both_phases() -> None:
     assert rollout.deadline_at == 10 + TIMEOUT_S
     assert rollout.step(9 + TIMEOUT_S) is None
     assert rollout.step(10 + TIMEOUT_S) is Step.DROP
-    assert rollout.reason == "worker 0, 2 did not answer within 30 s"
+    assert rollout.reason == "worker 0, worker 2 did not answer within 30 s"
     rollout = Rollout(2, [0, 1], now=10)
     rollout.staged(0)
     rollout.staged(1)

@@ -1,0 +1,144 @@
+"""Two workers and their core: what one sends where, the other knows, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from client import Client, chat
+from running import Process, base_config, eventually, metric
+
+from loadtest.replica import FakeReplica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LIMIT = 2
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway() -> AsyncIterator[Process]:
+    async with FakeReplica() as one, FakeReplica() as two:
+        document = base_config(
+            [one.url, two.url], workers=2, routing={"admission": {"max_waiting": 0}}
+        )
+        for replica in document["replicas"]:
+            replica["max_in_flight"] = LIMIT
+        with Process(document) as gateway:
+            yield gateway
+
+
+def story(name: str) -> str:
+    return f"A long story about {name} that is told again and again. " * 60
+
+
+async def client_of(gateway: Process, worker: int) -> Client:
+    """A connection that the worker of this pid has accepted: the other one was stopped."""
+    others = [pid for pid in gateway.workers if pid != worker]
+    for pid in others:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        client = await Client.open(gateway.port)
+        assert (await client.ask(b"", method="GET", path="/healthz")).status == 200
+        return client
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def cached(client: Client, text: str) -> int:
+    """How many tokens of the prompt the replica found that was chosen for it."""
+    answer = await client.ask(chat(text, stream=False, max_tokens=1))
+    assert answer.status == 200, answer.body
+    usage: dict[str, Any] = answer.json()["usage"]
+    return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+
+
+async def begin(client: Client, text: str, behaviour: str) -> None:
+    client.send(chat(text, max_tokens=500, user=f"fake:{behaviour}"))
+
+
+async def waits_for_first_token(gateway: Process, count: int) -> None:
+    async def same() -> bool:
+        return await metric(gateway, "headrace_index_pending_prompts") == count
+
+    await eventually(same)
+
+
+async def in_flight(gateway: Process, count: int) -> None:
+    async def same() -> bool:
+        names = [
+            await metric(gateway, "headrace_replica_inflight", replica=r) for r in ("r0", "r1")
+        ]
+        return sum(names) == count
+
+    await eventually(same)
+
+
+async def test_what_one_worker_sent_the_other_finds(gateway: Process) -> None:
+    one, two = [await client_of(gateway, pid) for pid in gateway.workers]
+    for number in range(4):
+        text = story(f"water {number}")
+        assert await cached(one, text) == 0
+        assert await cached(two, text) > 500
+
+    async def counted() -> bool:
+        return await metric(gateway, "headrace_index_entries") > 4 * 10
+
+    await eventually(counted)
+    for client in (one, two):
+        client.close()
+
+
+async def test_limits_hold_over_both_workers_and_end_with_a_dead_one(gateway: Process) -> None:
+    victim, survivor = gateway.workers
+    long = [await client_of(gateway, victim) for _ in range(2 * LIMIT)]
+    other = await client_of(gateway, survivor)
+    for client in long:
+        await begin(client, story("fire"), "token_ms=50")
+        assert (await client.head()).status == 200
+    refused = await other.ask(chat("one too many"))
+    assert (refused.status, refused.json()["error"]["code"]) == (503, "replicas_full")
+    os.kill(victim, signal.SIGKILL)
+    for client in long:
+        client.close()
+
+    async def served() -> bool:
+        return (await other.ask(chat("now", max_tokens=1))).status == 200
+
+    await eventually(served)
+    other.close()
+    await eventually(lambda: two_workers(gateway))
+    await in_flight(gateway, 0)
+
+
+async def two_workers(gateway: Process) -> bool:
+    return len(gateway.workers) == 2
+
+
+async def test_a_killed_core_comes_back_and_knows_what_it_knew(gateway: Process) -> None:
+    one, two = [await client_of(gateway, pid) for pid in gateway.workers]
+    assert await cached(one, story("wind")) == 0
+    await begin(one, story("ice"), "stall_first=30")
+    await waits_for_first_token(gateway, 1)
+    before = gateway.core
+    os.kill(before, signal.SIGKILL)
+    assert await cached(two, story("wind")) > 500  # whether or not there is a core
+
+    async def back() -> bool:
+        return gateway.core not in (0, before)
+
+    await eventually(back)
+    await waits_for_first_token(gateway, 1)
+    assert await cached(two, story("wind")) > 500
+    assert await metric(gateway, "headrace_degraded", worker="0") == 0
+
+    # And of a worker that is killed now nothing stays on its way.
+    os.kill(gateway.workers[0], signal.SIGKILL)
+    os.kill(gateway.workers[-1], 0)
+    await waits_for_first_token(gateway, 0)
+    for client in (one, two):
+        client.close()
