@@ -90,6 +90,11 @@ def info_is_range(info: Any) -> bool:
     return getattr(info, "ge", None) is not None and getattr(info, "le", None) is not None
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """As in `1 worker`, `2 workers`. `many`: where it is not `one` and an s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def _plural(unit: str, count: int) -> str:
     if count == 1:
         return unit

@@ -10,13 +10,13 @@ import os
 import signal
 import sys
 
+from core.describe import counted
 from core.errors import ConfigError
 from core.loading import schema as json_schema
 from proxy.line_sink import append_standard_streams
 from proxy.listen.sockets import bind_all, raise_descriptor_limit
 from proxy.serve import app
 from proxy.serve.config import Config
-from proxy.serve.host_memory import HostMemory
 from proxy.serve.supervise.control import ControlSocket, NobodyThere, visit
 from proxy.serve.supervise.messages import Outcome, Rejected, Reload
 from proxy.serve.supervise.replace import CannotReplace, Predecessor
@@ -35,9 +35,9 @@ def check(arguments: argparse.Namespace) -> int:
     _, config = read_config(arguments.config, {})
     warn(app.prepare(config))
     sys.stdout.write(
-        f"OK: {arguments.config}: {_count(config.models, 'model')}, "
-        f"{_count(config.replicas, 'replica')}, "
-        f"{_count(config.listen.addresses, 'address', 'addresses')}\n"
+        f"OK: {arguments.config}: {counted(len(config.models), 'model')}, "
+        f"{counted(len(config.replicas), 'replica')}, "
+        f"{counted(len(config.listen.addresses), 'address', 'addresses')}\n"
     )
     return 0
 
@@ -52,6 +52,8 @@ def serve(arguments: argparse.Namespace) -> int:
     _, config = read_config(path, seen)
     raise_descriptor_limit()
     place = control_path(config.run_dir, path, os.environ)
+    if not arguments.replace:
+        _check_alone(place)  # before the addresses are found to be in use, which says less
     try:
         predecessor = _predecessor(place) if arguments.replace else None
     except CannotReplace as error:
@@ -85,8 +87,7 @@ def _supervisor(
     secret, inherited = b"", []
     if predecessor is not None:
         secret, inherited = predecessor.secret, predecessor.sockets
-    shared = app.Shared.make(config.workers, secret, HostMemory.make(config))
-    prepared = app.prepare(config, shared)
+    prepared = app.prepare(config, app.Shared.make(config.workers, secret))
     warn(prepared)
     admin = config.admin.address.parsed if config.admin is not None else None
     sockets = bind_all([address.parsed for address in config.listen.addresses], admin, inherited)
@@ -103,17 +104,23 @@ def _make_control(place: str | None, *, replacing: bool) -> ControlSocket | None
     if place is None:
         return None
     if not replacing:
-        try:
-            visitor = visit(place)
-        except NobodyThere:
-            pass
-        else:
-            visitor.channel.close()
-            raise ConfigError(
-                f"$.run_dir: a gateway (pid {visitor.pid}) answers at {place} already; take its "
-                "place with `headrace serve --replace`, or give this one another `run_dir`"
-            )
+        _check_alone(place)
     return ControlSocket(place)
+
+
+def _check_alone(place: str | None) -> None:
+    """Raises ConfigError when another gateway is there."""
+    if place is None:
+        return
+    try:
+        visitor = visit(place)
+    except NobodyThere:
+        return
+    visitor.channel.close()
+    raise ConfigError(
+        f"$.run_dir: a gateway (pid {visitor.pid}) answers at {place} already; take its "
+        "place with `headrace serve --replace`, or give this one another `run_dir`"
+    )
 
 
 def reload(arguments: argparse.Namespace) -> int:
@@ -150,7 +157,3 @@ def schema(arguments: argparse.Namespace) -> int:
     json.dump(json_schema(Config), sys.stdout, indent=2)
     sys.stdout.write("\n")
     return 0
-
-
-def _count(things: tuple[object, ...], one: str, many: str = "") -> str:
-    return f"{len(things)} {one if len(things) == 1 else many or one + 's'}"

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from core.describe import did_you_mean
+from core.describe import counted, did_you_mean
 from core.errors import ConfigError
 from proxy.serve.config import load_config
 from proxy.serve.supervise.supervisor import say
@@ -36,9 +36,7 @@ def limits(arguments: argparse.Namespace) -> int:
         if arguments.action == "reset":
             _check_rule(named, arguments.rule)
             count = inspector.reset(arguments.tenant, arguments.rule)
-            sys.stdout.write(
-                f"OK: {arguments.tenant}: {count} {'bucket' if count == 1 else 'buckets'} reset\n"
-            )
+            sys.stdout.write(f"OK: {arguments.tenant}: {counted(count, 'bucket')} reset\n")
         else:
             _show(inspector, arguments)
     except CannotAsk as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import select
 import socket
 import stat
 import threading
@@ -123,6 +126,30 @@ def test_nobody_there(control: ControlSocket, tmp_path: Path) -> None:
     for path in (control.path, str(tmp_path / "none")):
         with pytest.raises(NobodyThere, match=f"no gateway answers at {path}"):
             visit(path)
+
+
+def test_without_descriptors_visitors_are_turned_away(control: ControlSocket) -> None:
+    outside = [visit(control.path) for _ in range(2)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(control.fileno()))
+        control.admit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+    assert control.visitors == []
+    assert select.select([control], [], [], 0)[0] == []  # nobody waits any more
+    for one in outside:
+        assert one.channel.wait(5) == []
+        assert one.channel.ended
+        one.channel.close()
+    admitted(control)[0].channel.close()
 
 
 def test_a_successor_takes_the_place_in_one_step(control: ControlSocket) -> None:

@@ -7,6 +7,7 @@ A Unix socket in `run_dir` that our own user alone may open. What arrives there 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -17,6 +18,7 @@ from proxy.serve.supervise.channel import Channel
 from proxy.serve.supervise.messages import Message
 
 MOST_VISITORS: Final = 16
+_TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred of unix(7)
 
 
@@ -53,6 +55,7 @@ class ControlSocket:
             self._sock.setblocking(False)
             self._file = _file_identity(passing)
             os.rename(passing, path)
+            self._spare = _spare()
         except OSError as error:
             self._sock.close()
             raise ConfigError(
@@ -67,8 +70,9 @@ class ControlSocket:
         return self._sock.fileno()
 
     def admit(self) -> None:
-        """Let in who waits, if they run as our user or as root."""
-        with contextlib.suppress(OSError):
+        """Let in who waits, if they run as our user or as root. Where no descriptor is left they
+        are turned away: whoever waits on would make the socket readable for ever."""
+        try:
             while True:
                 sock, _ = self._sock.accept()
                 pid, user = _peer(sock)
@@ -76,6 +80,19 @@ class ControlSocket:
                     sock.close()
                 else:
                     self.visitors.append(Visitor(Channel(sock), pid))
+        except OSError as error:
+            if error.errno in _TOO_MANY:
+                self._turn_away()
+
+    def _turn_away(self) -> None:
+        """Accept with the descriptor that is kept for this, and close."""
+        with contextlib.suppress(OSError):
+            os.close(self._spare)
+            try:
+                while True:
+                    self._sock.accept()[0].close()
+            finally:
+                self._spare = _spare()
 
     def hear(self, visitor: Visitor) -> list[Message]:
         """What the visitor says. One that leaves is forgotten after its last words."""
@@ -92,6 +109,9 @@ class ControlSocket:
         """End it. `remove`: also the file, unless it is a successor's by now. May be called
         twice."""
         self._sock.close()
+        with contextlib.suppress(OSError):
+            os.close(self._spare)
+        self._spare = -1
         for visitor in self.visitors:
             visitor.channel.close()
         self.visitors = []
@@ -126,6 +146,10 @@ def _peer(sock: socket.socket) -> tuple[int, int]:
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _ = _CREDENTIALS.unpack(data)
     return pid, user
+
+
+def _spare() -> int:
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _file_identity(path: str) -> tuple[int, int]:

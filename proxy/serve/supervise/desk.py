@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from core.clock import Clock
 from proxy.serve.supervise.control import ControlSocket, Visitor
 from proxy.serve.supervise.messages import Rejected, Reload, TakeOver, Yield
 from proxy.serve.supervise.reloader import Answer
@@ -13,20 +14,33 @@ Want = Callable[[str, Answer], None]
 Give = Callable[[Visitor], None]
 GiveWay = Callable[[int, Sequence[str]], None]
 
+TAKE_OVER_S = 120.0
+"""A visitor that was given the sockets and says nothing for so long keeps no other from them: a
+gateway that is not ready after a minute gives up."""
+
 
 class Desk:
     """`want(why, answer)` asks for a reload of the configuration `path`, `give(visitor)` hands the
-    sockets out, `give_way(pid, kept)` leaves them to the visitor."""
+    sockets out, `give_way(pid, kept)` leaves them to the visitor. `clock`: monotonic seconds."""
 
     def __init__(
-        self, control: ControlSocket, path: str, *, want: Want, give: Give, give_way: GiveWay
+        self,
+        control: ControlSocket,
+        path: str,
+        *,
+        want: Want,
+        give: Give,
+        give_way: GiveWay,
+        clock: Clock,
     ) -> None:
         self.control = control
         self._path = path
         self._want = want
         self._give = give
         self._give_way = give_way
+        self._clock = clock
         self._taker: Visitor | None = None
+        self._taken_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Desk {self.control} taker={self._taker}>"
@@ -54,11 +68,13 @@ class Desk:
             )
 
     def _take_over(self, visitor: Visitor) -> None:
-        if self._taker is not None and self._taker is not visitor:
-            other = self._taker.pid
-            visitor.channel.send(Rejected(f"pid {other} is just taking its place"))
-            return
-        self._taker = visitor
+        taker, now = self._taker, self._clock()
+        if taker is not None and taker is not visitor:
+            if now < self._taken_at + TAKE_OVER_S:
+                visitor.channel.send(Rejected(f"pid {taker.pid} is just taking its place"))
+                return
+            self.control.forget(taker)
+        self._taker, self._taken_at = visitor, now
         self._give(visitor)
 
     def close(self) -> None:

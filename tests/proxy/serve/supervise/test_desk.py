@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from proxy.serve.supervise.control import ControlSocket, Visitor
-from proxy.serve.supervise.desk import Desk
+from proxy.serve.supervise.desk import TAKE_OVER_S, Desk
 from proxy.serve.supervise.messages import Message, Outcome, Rejected, Reload, TakeOver, Yield
 from proxy.serve.supervise.reloader import Answer
 
@@ -41,12 +41,14 @@ class House:
         self.wanted: list[Answer] = []
         self.given: list[int] = []
         self.gave_way: list[tuple[int, Sequence[str]]] = []
+        self.now = 1000.0
         self.desk = Desk(
             cast(ControlSocket, self.control),
             path,
             want=lambda why, answer: self.wanted.append(answer),
             give=lambda visitor: self.given.append(visitor.pid),
             give_way=lambda pid, kept: self.gave_way.append((pid, kept)),
+            clock=lambda: self.now,
         )
 
     def says(self, visitor: Visitor, *messages: Message) -> list[Message]:
@@ -99,6 +101,18 @@ def test_one_takes_over_at_a_time() -> None:
     assert house.control.forgotten == [first]
     house.says(second, TakeOver())
     assert house.given == [7, 8]
+
+
+def test_one_that_takes_the_sockets_and_stays_silent_is_forgotten() -> None:
+    house, first, second = House("/c"), somebody(7), somebody(8)
+    house.says(first, TakeOver())
+    house.now += TAKE_OVER_S - 1
+    assert house.says(second, TakeOver()) == [Rejected("pid 7 is just taking its place")]
+    house.now += 1
+    assert house.says(second, TakeOver()) == []
+    assert (house.given, house.control.forgotten) == ([7, 8], [first])
+    house.says(first, Yield(()))
+    assert house.gave_way == []
 
 
 def test_only_who_was_given_the_sockets_may_have_us_yield() -> None:
