@@ -31,6 +31,7 @@ _COMMANDS = {
     "budget": "proxy.serve.budget:budget",
     "simulate": "proxy.serve.simulate:simulate",
     "top": "proxy.serve.top:top",
+    "profile": "proxy.serve.profile.command:profile",
     "demo": "proxy.serve.demo:main",
 }
 
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_revoke(commands)
     _add_limits(commands)
     _add_budget(commands)
+    _add_profile(commands)
     _add_simulate(commands)
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
     demo.add_argument("--once", action="store_true", help="ask one question and end")
@@ -149,6 +151,24 @@ def _add_budget(commands: Any) -> None:
     top.add_argument("--once", action="store_true", help="look once and end")
     budget.add_argument("--watch", action="store_true", help="go on until interrupted")
     budget.add_argument("--all", action="store_true", help="at once, all since the start")
+
+
+def _add_profile(commands: Any) -> None:
+    profile = commands.add_parser(
+        "profile", help="where a client's milliseconds go, at any OpenAI-compatible endpoint"
+    )
+    profile.add_argument("url", metavar="URL", help="with or without /v1/chat/completions")
+    profile.add_argument("--model", required=True, metavar="NAME")
+    profile.add_argument("--prompt", default="Say something about water.", metavar="TEXT")
+    profile.add_argument("--tokens", type=int, default=32, metavar="N", help="of each answer")
+    profile.add_argument(
+        "--requests", type=int, default=6, metavar="N", help="one after another (default: 6)"
+    )
+    profile.add_argument(
+        "--token-env", metavar="NAME", help="the environment variable with the API key or token"
+    )
+    profile.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the usual")
+    profile.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds")
 
 
 def _add_revoke(commands: Any) -> None:

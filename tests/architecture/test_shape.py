@@ -65,6 +65,7 @@ PERFORMS = {
     "proxy.serve.aside",
     "proxy.serve.budget",
     "proxy.serve.page.feed",
+    "proxy.serve.profile.client",
     "proxy.serve.supervise.channel",
     "proxy.serve.supervise.children",
     "proxy.serve.commands",
