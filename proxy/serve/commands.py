@@ -17,6 +17,7 @@ from proxy.line_sink import append_standard_streams
 from proxy.listen.sockets import bind_all, raise_descriptor_limit
 from proxy.serve import app
 from proxy.serve.config import Config
+from proxy.serve.host_memory import HostMemory
 from proxy.serve.supervise.control import ControlSocket, NobodyThere, visit
 from proxy.serve.supervise.messages import Outcome, Rejected, Reload
 from proxy.serve.supervise.replace import CannotReplace, Predecessor
@@ -87,7 +88,8 @@ def _supervisor(
     secret, inherited = b"", []
     if predecessor is not None:
         secret, inherited = predecessor.secret, predecessor.sockets
-    prepared = app.prepare(config, app.Shared.make(config.workers, secret))
+    shared = app.Shared.make(config.workers, secret, HostMemory.make(config))
+    prepared = app.prepare(config, shared)
     warn(prepared)
     admin = config.admin.address.parsed if config.admin is not None else None
     sockets = bind_all([address.parsed for address in config.listen.addresses], admin, inherited)

@@ -131,7 +131,7 @@ def test_workers_that_do_not_end_are_killed(run_stub: Run, second_signal: bool) 
     stub.wait_for("stopping")
     if second_signal:
         stub.stop()
-    stub.wait_for("killing 1 worker")
+    stub.wait_for("killing 1 process")
     assert stub.ended() == 0
     assert not is_alive(pid)
 

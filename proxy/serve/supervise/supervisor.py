@@ -76,7 +76,9 @@ class Supervisor:
         self._signal_read, self._signal_write = os.pipe()
         for descriptor in (self._signal_read, self._signal_write):
             os.set_blocking(descriptor, False)
-        self._children = Children(service.work, service.workers, _SIGNALS, self._close_in_worker)
+        self._children = Children(
+            service.work, service.workers, _SIGNALS, self._close_in_worker, core=service.core
+        )
         self._reloader = Reloader(
             service, self._children.tell, say, seen=service.seen, now=clock(), wall=wall
         )
@@ -231,7 +233,7 @@ class Supervisor:
             self._sockets.own_all()
             self._service.took_over()
             say(f"took the place of pid {predecessor.pid}, which ends when its streams do")
-        workers = counted(len(self._children.places), "worker")
+        workers = counted(self._service.workers, "worker")
         say(f"listening on {', '.join(places)} with {workers}")
         notify("READY=1")
 
@@ -278,7 +280,7 @@ class Supervisor:
         self._stopping = True
         grace_s = service.drain_s + (service.delay_s if delay else 0.0)
         self._kill_at = self._clock() + grace_s + KILL_MARGIN_S
-        workers = counted(len(self._children.living), "worker")
+        workers = counted(self._children.living_workers, "worker")
         say(f"stopping ({why}); to end their exchanges: {workers}")
         if not handed_over:
             notify("STOPPING=1")
@@ -297,7 +299,8 @@ class Supervisor:
         if now >= self._kill_at:
             self._kill_at = math.inf  # also when nobody is left: it must not be due for ever
             if late := self._children.living:
-                say(f"killing {counted(len(late), 'worker')} that did not end in time")
+                processes = counted(len(late), "process", "processes")
+                say(f"killing {processes} that did not end in time")
                 self._children.kill()
 
     def _reap(self) -> None:
@@ -316,8 +319,8 @@ class Supervisor:
         try:
             self._service.on_death(child.index)
         except Exception as error:  # noqa: BLE001 - bookkeeping must not end the service
-            say(f"the counters of worker {child.index} are lost: {error!r}")
-        said = f"worker {child.index} (pid {pid}) ended with {ended_how(code)}"
+            say(f"the counters of {child.name} are lost: {error!r}")
+        said = f"{child.name} (pid {pid}) ended with {ended_how(code)}"
         if self._stopping:
             if code != 0:
                 say(said)
@@ -325,7 +328,7 @@ class Supervisor:
         unusable = code == EXIT_CONFIG and not child.ready
         if not self._announced and (unusable or self._predecessor is not None):
             self._exit_code = EXIT_CONFIG if unusable else EXIT_FAILED
-            self._stop(f"worker {child.index} could not start")
+            self._stop(f"{child.name} could not start")
             return
         say(
             f"{said} after {now - child.started_at:.1f} s; its successor starts in "
