@@ -65,6 +65,9 @@ class KeyRing:
                 raise ConfigError("\n".join(f"{config.file}: {line}" for line in lines)) from error
         return cls(written)
 
+    def ids(self) -> set[str]:
+        return {entry.principal.key for entry in self._by_digest.values()}
+
     def quotas(self) -> Iterator[tuple[str, str]]:
         """Each key's id with each rule of the limits that it has figures of its own for."""
         for entry in self._by_digest.values():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from auth.key_ring import KeyRing
 from auth.revocation import is_name
 from auth.revocation_watch import Listed, ListUnavailable
+from core.describe import did_you_mean
 from core.errors import ConfigError
 from proxy.serve.config import Config, load_config
 from proxy.serve.supervise.supervisor import say
@@ -45,6 +47,20 @@ def shared_revocations(config: Config) -> SharedRevocations | None:
     return SharedRevocations(redis)
 
 
+def _unknown(config: Config, name: str) -> str | None:
+    """A sentence, where `name` is an API key that no credential can have here."""
+    kind, _, key = name.partition(":")
+    if kind != "key" or config.auth == "none":
+        return None
+    try:
+        ids = KeyRing.load(config.auth.api_keys).ids()
+    except ConfigError:  # a file of keys that cannot be read is no reason not to revoke
+        return None
+    if key in ids:
+        return None
+    return f"no API key of this configuration is named `{key}`{did_you_mean(key, ids)}"
+
+
 def revoke(arguments: argparse.Namespace) -> int:
     """Revoke a credential at all gateways, or allow it again. Raises ConfigError."""
     config = load_config(arguments.config)
@@ -59,6 +75,8 @@ def revoke(arguments: argparse.Namespace) -> int:
             "$.auth.revocations.redis: gateways follow no shared list; set it to true (with "
             "`limits.store.redis`), or write the name into `auth.revocations.file` on each host"
         )
+    if (warning := _unknown(config, name)) and not arguments.undo:
+        say(warning)
     names = RedisNames(redis, LIST)
     try:
         if arguments.undo:

@@ -163,6 +163,9 @@ async def test_a_second_gateway_does_not_take_the_control_socket(
     code, _, err = await house.command("serve", path)
     assert code == 2
     assert f"a gateway (pid {house.gateway.pid}) answers at " in err
+    code, _, err = await house.command("serve")  # by the same file, to the same addresses
+    assert code == 2
+    assert "take its place with `headrace serve --replace`" in err
     assert (await house.command("reload"))[0] in {0, 2}
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -42,6 +42,52 @@ def test_what_cannot_be_revoked(
 ) -> None:
     assert main(["revoke", *arguments, "-c", path]) == 2
     assert words in capsys.readouterr().err
+
+
+class KeptNames:
+    """Of the list in the store, in memory."""
+
+    added: ClassVar[list[str]] = []
+
+    def __init__(self, config: RedisConfig, name: str) -> None: ...
+
+    def add(self, name: str, seconds: float) -> None:
+        self.added.append(name)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        ("key:acme-1", ""),
+        (
+            "key:acme-l",
+            "headrace: no API key of this configuration is named `acme-l`; "
+            "did you mean `acme-1`?\n",
+        ),
+        ("jti:acme-l", ""),
+    ],
+)
+def test_a_key_that_is_not_there_is_revoked_with_a_warning(
+    name: str,
+    warning: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxy.serve.revocations.RedisNames", KeptNames)
+    key = {"id": "acme-1", "sha256": HASH, "tenant": "a"}
+    path = tmp_path / "headrace.yaml"
+    auth = {"api_keys": {"keys": [key]}, "revocations": {"redis": True}}
+    store = {"redis": {"url": "redis://127.0.0.1:6379/0"}}
+    path.write_text(yaml.safe_dump({**DOCUMENT, "auth": auth, "limits": {"store": store}}))
+    KeptNames.added.clear()
+    assert main(["revoke", name, "-c", str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.err == warning
+    assert said.out.startswith(f"OK: {name}: revoked")
+    assert KeptNames.added == [name]
 
 
 def test_the_list_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
