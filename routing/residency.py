@@ -24,6 +24,8 @@ from routing.blocks import TOKEN_BYTES, chain
 _COUNT_BITS = 16
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
 NOWHERE = TIERS
+_FEW = 8
+_NO_KEYS: tuple[int, ...] = ()
 
 
 class Sink(Protocol):
@@ -40,20 +42,36 @@ class Sink(Protocol):
 class _Node:
     """One block of the engine's. `keys` are completed by it, `key` is the last one completed by it
     or before it, `rest` the bytes of the tokens since. `copies` counts announcements, some bits a
-    tier. `tier` is that of the prefix up to its end. Without copies it is kept for its children."""
+    tier. `tier` is that of the prefix up to its end. Without copies it is kept for its children,
+    which are there by name, as circles would have to be collected."""
 
-    __slots__ = ("children", "copies", "key", "keys", "parent", "rest", "tier")
+    __slots__ = ("children", "copies", "key", "keys", "name", "parent", "rest", "tier")
 
     def __init__(
-        self, parent: BlockHash | None, key: int, keys: Sequence[int], rest: bytes
+        self, name: BlockHash, parent: _Node | None, key: int, keys: Sequence[int], rest: bytes
     ) -> None:
+        self.name = name
         self.parent = parent
         self.key = key
         self.keys = keys
         self.rest = rest
         self.copies = 0
         self.tier = NOWHERE
-        self.children: set[BlockHash] | None = None
+        self.children: list[BlockHash] | set[BlockHash] | None = None
+
+    def __repr__(self) -> str:
+        return f"<_Node {self.name!r} tier={self.tier}>"
+
+    def adopt(self, child: BlockHash) -> None:
+        children = self.children
+        if children is None:
+            self.children = [child]
+        elif isinstance(children, set):
+            children.add(child)
+        else:
+            children.append(child)
+            if len(children) > _FEW:
+                self.children = set(children)
 
 
 class Residency:
@@ -142,24 +160,23 @@ class Residency:
         end = len(data)
         data += tokens
         keys = chain(data, self._block_tokens, key)
-        done, before = 0, event.parent
+        size = event.block_tokens * TOKEN_BYTES
+        shared = self._block_tokens % event.block_tokens != 0
+        done, above = 0, parent
         for name in made:
-            end += event.block_tokens * TOKEN_BYTES
+            end += size
             first, done = done, end // step
-            key = keys[done - 1] if done else key
-            if name not in nodes:
-                node = _Node(before, key, keys[first:done], data[done * step : end])
-                nodes[name] = node
-                if self._block_tokens % event.block_tokens:
-                    for shared in node.keys:
-                        self._sharers.setdefault(shared, []).append(node)
-                if before is not None:
-                    above = nodes[before]
-                    if above.children is None:
-                        above.children = {name}
-                    else:
-                        above.children.add(name)
-            before = name
+            if first < done:
+                key = keys[done - 1]
+            node = nodes.get(name)
+            if node is None:
+                completed = keys[first:done] if first < done else _NO_KEYS
+                node = nodes[name] = _Node(name, above, key, completed, data[done * step : end])
+                if above is not None:
+                    above.adopt(name)
+                if shared:
+                    self._share(node)
+            above = node
 
     def _announced_again(self, event: Stored) -> None:
         known = [name for name in event.hashes if name in self._nodes]
@@ -167,14 +184,17 @@ class Residency:
         self._count(known, event.tier)
 
     def _count(self, names: Sequence[BlockHash], tier: int) -> None:
-        one = 1 << (tier * _COUNT_BITS)
+        find = self._nodes.get
+        shift = tier * _COUNT_BITS
         for name in names:
-            node = self._nodes.get(name)
+            node = find(name)
             if node is None:
                 continue
-            if (node.copies >> (tier * _COUNT_BITS)) & _COUNT_MASK < _COUNT_MASK:
-                node.copies += one
-            self._review(node)
+            copies = node.copies
+            if (copies >> shift) & _COUNT_MASK != _COUNT_MASK:
+                node.copies = copies + (1 << shift)
+            if tier < node.tier:
+                self._review(node)
 
     def _removed(self, event: Removed) -> None:
         if self._group is not None and event.group != self._group:
@@ -187,38 +207,41 @@ class Residency:
             node.copies -= 1 << shift
             self._review(node)
             if not node.copies and not node.children:
-                self._forget(name, node)
+                self._forget(node)
 
-    def _forget(self, name: BlockHash, node: _Node) -> None:
+    def _forget(self, node: _Node) -> None:
         """And those before it that were only kept for it."""
         while True:
-            del self._nodes[name]
-            self._unshare(node)
-            if node.parent is None:
+            del self._nodes[node.name]
+            if self._sharers:
+                self._unshare(node)
+            above = node.parent
+            if above is None:
                 return
-            above = self._nodes[node.parent]
             assert above.children is not None
-            above.children.remove(name)
+            above.children.remove(node.name)
             if above.children:
                 return
             above.children = None
             if above.copies:
                 return
-            name, node = node.parent, above
+            node = above
 
     def _review(self, node: _Node) -> None:
         """Where the prefix up to the end of `node`, and of all after it, is now."""
-        nodes = self._nodes
-        pending = [(node, GPU if node.parent is None else nodes[node.parent].tier)]
+        pending = [node]
         while pending:
-            node, above = pending.pop()
-            tier = max(_tier(node.copies), above)
+            node = pending.pop()
+            tier, above = _tier(node.copies), node.parent
+            if above is not None and above.tier > tier:
+                tier = above.tier
             if tier == node.tier:
                 continue
             node.tier = tier
-            self._tell(node)
-            for name in node.children or ():
-                pending.append((nodes[name], tier))
+            if node.keys:
+                self._tell(node)
+            if node.children is not None:
+                pending.extend([self._nodes[name] for name in node.children])
 
     def _tell(self, node: _Node) -> None:
         for key in node.keys:
@@ -230,9 +253,11 @@ class Residency:
             else:
                 self._sink.unhold(key)
 
+    def _share(self, node: _Node) -> None:
+        for key in node.keys:
+            self._sharers.setdefault(key, []).append(node)
+
     def _unshare(self, node: _Node) -> None:
-        if not self._sharers:
-            return
         for key in node.keys:
             sharers = self._sharers.get(key)
             if sharers is not None:
@@ -243,6 +268,8 @@ class Residency:
 
 def _tier(copies: int) -> int:
     """The fastest that has a copy."""
+    if copies & _COUNT_MASK:
+        return GPU
     for tier in range(TIERS):
         if (copies >> (tier * _COUNT_BITS)) & _COUNT_MASK:
             return tier

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import zmq
 
-_BURST = 64
-"""Messages in one pass of the loop, so that a flood of them does not hold it."""
+_PASS_S = 0.002
+"""So long one pass of the loop is spent on messages; then others have their turn."""
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -47,12 +48,13 @@ class Wired:
         self._loop.call_soon(self._readable)
 
     def _readable(self) -> None:
-        for _ in range(_BURST):
-            if self.closed:
-                return
+        until = time.monotonic() + _PASS_S
+        while not self.closed:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             self._on_message(frames)
-        self._look_again()
+            if time.monotonic() > until:
+                self._look_again()
+                return
