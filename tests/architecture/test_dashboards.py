@@ -38,5 +38,5 @@ def test_recorded_series_are_recorded() -> None:
     recorded = {
         rule["record"] for group in alerts["groups"] for rule in group["rules"] if "record" in rule
     }
-    used = re.findall(r"headrace:\w+:\w+", " ".join(sum(expressions().values(), [])))
-    assert set(used) == recorded
+    texts = [text for kind in expressions().values() for text in kind]
+    assert set(re.findall(r"headrace:\w+:\w+", " ".join(texts))) == recorded
