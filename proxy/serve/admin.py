@@ -83,6 +83,12 @@ class _Pages:
         }
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        answer = await self._answer(request)
+        if not answer.prepared:  # else aiohttp says its own name and version, and Python's
+            answer.headers["Server"] = NAME
+        return answer
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method in ("GET", "HEAD"):
             if (page := self._by_path.get(request.path)) is not None:
                 return await page(request)

@@ -96,6 +96,7 @@ async def test_which_configuration_is_in_force(sock: socket.socket, board: Metri
 async def test_healthz_and_version(sock: socket.socket) -> None:
     status, headers, body = await ask(sock, "GET /healthz")
     assert (status, body) == (200, b"ok\n")
+    assert headers["server"] == "headrace"
     assert headers["cache-control"] == "no-store"
     status, _, body = await ask(sock, "GET /version")
     document = json.loads(body)

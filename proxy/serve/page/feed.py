@@ -82,7 +82,11 @@ class LivePage:
         if self._feeds >= MOST_FEEDS:
             return web.Response(status=503, text="too many are looking\n")
         answer = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "Server": "headrace",
+            }
         )
         self._feeds += 1
         try:
