@@ -8,6 +8,7 @@ connections at the very moment at which we use them (RFC 9112 section 9.3.1).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from proxy.phases import server_timing
 from proxy.relay import Relay, RelayTimeouts, Upstream
 from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.shape import Shape
+from proxy.turns import LARGE_BYTES
 
 _MOST_TOKENS = 2**31  # beyond what any exchange can use: such a count is a fault
 
@@ -243,6 +245,8 @@ class Dispatcher:
         lease: Lease,
         fresh: bool,
     ) -> None:
+        if len(delivery.body) >= LARGE_BYTES:
+            await asyncio.sleep(0)  # choosing and sending are two steps
         record.enter("connect", self._now())
         record.predicted_cached_tokens = lease.predicted_cached
         connection = await self._pool.connect(lease.replica.id, fresh)
