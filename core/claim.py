@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 class Claim(NamedTuple):
     """`tenant` shares what is scarce with others, `priority` is the caller's (the lowest first),
-    `size` what the request keeps in memory, in bytes."""
+    `size` what the request keeps in memory, in bytes; `session` is the client's word for what its
+    requests have in common (empty: it has none)."""
 
     tenant: str = ""
     priority: int = 0
     size: int = 0
+    session: str = ""
 
 
 NOBODY = Claim()

@@ -46,6 +46,7 @@ class Waiter:
     tokens. `ticket` is whatever the one who performs hangs on to it."""
 
     __slots__ = (
+        "claim",
         "deadline_at",
         "exclude",
         "needed",
@@ -71,7 +72,8 @@ class Waiter:
         self.wish = wish
         self.needed = needed
         self.tokens = max(wish[0] - cached, 1)
-        self.tenant, self.rank, self.size = claim
+        self.claim = claim
+        self.tenant, self.rank, self.size = claim.tenant, claim.priority, claim.size
         self.exclude = exclude
         self.number = 0
         self.since = self.deadline_at = 0.0

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from core.section import Contradictions, FilePath, Secret, Section
 
+Objective = Literal["ttft", "balanced", "tpot"]
 Policy = Literal["prefix_affinity", "least_load", "round_robin"]
 Engine = Literal["auto", "jinja2", "minijinja"]
 ContentFormat = Literal["auto", "string", "openai"]
@@ -117,25 +118,29 @@ class AdmissionConfig(Section):
 class RoutingConfig(Section):
     """How a replica is chosen. All durations in seconds, sizes in tokens.
 
-    `decode_weight` is lambda of the score: 0 minds the own first token alone, 0.3 suits those
-    who mind the pace of everybody's output. Gateways that should hash alike share `secret`.
+    `objective` is what the operator minds most: the first token, or the pace of everybody's
+    output. It stands for a `decode_weight`, lambda of the score, which can be given instead.
+    `session_bonus_s`: what the replica that a session was sent to last is favoured by at most.
+    Gateways that should hash alike share `secret`.
     """
 
     policy: Policy = "prefix_affinity"
-    decode_weight: float = 0.1
+    objective: Objective = "ttft"
+    decode_weight: float | None = None
     tie_window_s: float = 0.010
     block_tokens: int = 64
     index_entries: int = 4_000_000
     default_kv_tokens: int = 500_000
     attention_knee_tokens: int = 60_000
     slow_start_s: float = 30.0
+    session_bonus_s: Annotated[float, Meta(ge=0, le=0.25)] = 0.25
     secret: Secret | None = None
     share_cache: ShareCache = "tenant"
     priors: Priors = Priors()
     admission: AdmissionConfig = AdmissionConfig()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.decode_weight <= 10:
+        if self.decode_weight is not None and not 0 <= self.decode_weight <= 10:
             raise ValueError("`decode_weight` must be between 0 and 10")
         if not 0 <= self.tie_window_s <= 1:
             raise ValueError("`tie_window_s` must be between 0 and 1 second")
@@ -147,6 +152,14 @@ class RoutingConfig(Section):
             raise ValueError("`attention_knee_tokens` must be above 0, `slow_start_s` not below 0")
         if faults := _sharing_faults(self.share_cache, self.secret):
             raise Contradictions(faults)
+
+    @property
+    def others_weight(self) -> float:
+        """Lambda of the score."""
+        return _WEIGHTS[self.objective] if self.decode_weight is None else self.decode_weight
+
+
+_WEIGHTS: dict[Objective, float] = {"ttft": 0.1, "balanced": 0.2, "tpot": 0.3}
 
 
 def _sharing_faults(share: ShareCache, secret: Secret | None) -> list[tuple[str, str]]:

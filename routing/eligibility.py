@@ -34,6 +34,11 @@ def refusal(members: Sequence[Member], full: int, small: int) -> Unavailable:
     return Unavailable(text, code=reason, retry_after_s=retry_s)
 
 
+def saturated(members: Sequence[Member], hold_s: float) -> bool:
+    """Whether every one has as much to do as it may hold."""
+    return all(has_enough(member, hold_s) for member in members)
+
+
 def with_room(members: Sequence[Member], hold_s: float) -> list[Member]:
     """Those to which one that waits may be sent."""
     room = []

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex
 from routing.member import NEVER, Member
-from routing.score import Terms, Weights, Wish, queue_seconds, scores
+from routing.score import Terms, Weights, Wish, favoured, queue_seconds, scores
 
 Choice = tuple[Member, int, Terms | None]
 """The chosen replica, how many prompt tokens it is believed to hold, and why (see `Score`)."""
@@ -25,7 +25,10 @@ class Policy(Protocol):
     @property
     def by_prefix(self) -> bool: ...
 
-    def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice: ...
+    def choose(
+        self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
+    ) -> Choice:
+        """`last`: the replica that served the same session last, if any did."""
 
     def cached(self, members: Sequence[Member], wish: Wish) -> int:
         """How many tokens of the prompt are believed to be somewhere."""
@@ -45,7 +48,9 @@ class RoundRobin:
     def __repr__(self) -> str:
         return "<RoundRobin>"
 
-    def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
+    def choose(
+        self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
+    ) -> Choice:
         return min(members, key=_waiting), 0, None
 
     def cached(self, members: Sequence[Member], wish: Wish) -> int:
@@ -65,7 +70,9 @@ class LeastLoad:
     def __repr__(self) -> str:
         return "<LeastLoad>"
 
-    def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
+    def choose(
+        self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
+    ) -> Choice:
         return min(members, key=_load), 0, None
 
     def cached(self, members: Sequence[Member], wish: Wish) -> int:
@@ -90,18 +97,25 @@ class PrefixAffinity:
     def __init__(self, config: RoutingConfig, index: PrefixIndex) -> None:
         self._index = index
         self._block_tokens = config.block_tokens
-        self._weights = Weights(float(config.attention_knee_tokens), config.decode_weight)
+        self._weights = Weights(float(config.attention_knee_tokens), config.others_weight)
         self._window = config.tie_window_s
         self._slow_start_s = config.slow_start_s
+        self._session_bonus_s = config.session_bonus_s
 
     def __repr__(self) -> str:
         return f"<PrefixAffinity {self._index}>"
 
-    def choose(self, members: Sequence[Member], wish: Wish, now: float) -> Choice:
+    def choose(
+        self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
+    ) -> Choice:
         blocks, matches, cached, newest_at = self._look(members, wish)
         starting = newest_at > now - self._slow_start_s
         penalties = self._penalties(members, now) if starting else None
         costs = scores(members, wish, cached, self._weights, penalties)
+        if last is not None:
+            for number, member in enumerate(members):
+                if member.replica.id == last:
+                    costs[number] = favoured(costs[number], self._session_bonus_s)
         limit = min(costs)[0] + self._window
         tied = [number for number, cost in enumerate(costs) if cost[0] <= limit]
         chosen = tied[0] if len(tied) == 1 else _untie(tied, members, cached, matches, blocks)
@@ -124,7 +138,7 @@ class PrefixAffinity:
         terms = scores(room, wish, cached, self._weights, penalties)
         weight = self._weights.others
         best: tuple[float, int] | None = None
-        for number, (_, queue, _, others, _, slow_start) in enumerate(terms):
+        for number, (_, queue, _, others, _, slow_start, _) in enumerate(terms):
             regret = (most - cached[number]) / room[number].speed.prefill_rate
             cost = queue + regret + weight * others + slow_start
             if best is None or cost < best[0]:

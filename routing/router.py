@@ -16,7 +16,7 @@ from core.prompt import Prompt
 from core.replica import Load, Replica
 from routing.admission import AdmissionQueue, Waiter
 from routing.config import RoutingConfig
-from routing.eligibility import UNPROVEN_IN_FLIGHT, offers, refusal, with_room
+from routing.eligibility import UNPROVEN_IN_FLIGHT, offers, refusal, saturated, with_room
 from routing.fleet import ModelFleet
 from routing.host import Host
 from routing.index import PrefixIndex, Target
@@ -26,10 +26,12 @@ from routing.member import Member
 from routing.meters import RouterMeters, WaitingMeters
 from routing.policy import Choice, make_policy
 from routing.score import Wish, has_enough, queue_seconds, work_tokens
+from routing.sessions import Sessions
 from routing.waiting_room import WaitingRoom
 
 _SMOOTHING = 0.05
 _FADE_BLOCKS = 20_000
+_MOST_SESSIONS = 50_000
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -65,6 +67,7 @@ class Router:
         self._models: dict[str, ModelFleet] = {}
         self._knee = float(config.attention_knee_tokens)
         self._hold_s = config.admission.hold_s
+        self._sessions = Sessions(_MOST_SESSIONS)
         self._picks = 0
         self._meters = RouterMeters(metrics)
         self._room = WaitingRoom(
@@ -94,8 +97,7 @@ class Router:
         """The best replica for `prompt`, charged; while all have enough to do, when it is its turn.
         `enter` is told that the phase `queue` begins, and when it ends. Raises Unavailable or
         RateLimited, with the reason as `code`."""
-        patient = self._config.admission.max_waiting > 0
-        lease = self._alone(self._pick, model, prompt, max_output_tokens, exclude, patient)
+        lease = self._alone(self._pick, model, prompt, max_output_tokens, exclude, claim)
         if lease is not None:
             return lease
         if enter is not None:
@@ -120,7 +122,7 @@ class Router:
         exclude: Collection[str] = (),
     ) -> Lease:
         """As `lease`, without ever waiting."""
-        lease = self._alone(self._pick, model, prompt, max_output_tokens, exclude, False)
+        lease = self._alone(self._pick, model, prompt, max_output_tokens, exclude, None)
         assert lease is not None
         return lease
 
@@ -144,9 +146,11 @@ class Router:
         prompt: Prompt,
         max_output_tokens: int | None,
         exclude: Collection[str],
-        patient: bool,
+        claim: Claim | None,
     ) -> Lease | None:
-        """None: it must wait, and is `patient`."""
+        """None: it must wait, which it never must without a `claim`."""
+        patient = claim is not None and self._config.admission.max_waiting > 0
+        claim = claim or NOBODY
         now = self.clock()
         fleet = self._current(model, now)
         wish = self._wish(fleet, prompt, max_output_tokens)
@@ -154,13 +158,12 @@ class Router:
         eligible = self._eligible(fleet, needed, exclude, now, patient)
         if not eligible or (self.queues and patient and model in self.queues):
             return None
-        choice = self._policy.choose(eligible, wish, now)
+        last = self._sessions.last(claim) if claim.session else None
+        choice = self._policy.choose(eligible, wish, now, last)
         # As long as any has room the best one remains the best, whatever it has to do.
-        if patient and has_enough(choice[0], self._hold_s):
-            waits = [has_enough(member, self._hold_s) for member in eligible]
-            if all(waits):
-                return None
-        lease = self._charge(fleet, choice, wish, now)
+        if patient and has_enough(choice[0], self._hold_s) and saturated(eligible, self._hold_s):
+            return None
+        lease = self._charge(fleet, choice, wish, claim, now)
         self._decided(self.clock() - now)
         return lease
 
@@ -185,9 +188,13 @@ class Router:
             output = round(fleet.output_tokens)
         return prompt.length, output, prompt.blocks if self._policy.by_prefix else ()
 
-    def _charge(self, fleet: ModelFleet, choice: Choice, wish: Wish, now: float) -> Lease:
+    def _charge(
+        self, fleet: ModelFleet, choice: Choice, wish: Wish, claim: Claim, now: float
+    ) -> Lease:
         self._picks += 1
         choice[0].last_pick = self._picks
+        if claim.session:
+            self._sessions.note(claim, choice[0].replica.id)
         lease = Lease(self, fleet, choice, wish, now)
         fleet.uncached_tokens += _SMOOTHING * (lease.pending - fleet.uncached_tokens)
         return lease
@@ -211,7 +218,8 @@ class Router:
             waiter, choice = found
             queue.serve(waiter, now)
             if not waiter.ticket.done():  # the client is still there
-                waiter.ticket.set_result(self._charge(fleet, choice, waiter.wish, now))
+                lease = self._charge(fleet, choice, waiter.wish, waiter.claim, now)
+                waiter.ticket.set_result(lease)
 
     def freed(self) -> None:
         """A lease gave something back, and somebody waits."""

@@ -9,7 +9,10 @@ sequence and per KV token, O the expected output, C the attention knee:
     queue  = 1.15 * W/P                     the time until that starts
     others = n*own + n*O*2a + O*b*K         the delay it causes to others, and they to it
     room   = 2 * max(0, (K + u + O)/KV - .85)/.15   the danger of preemption
-    total  = queue + own + room + lambda*others + slow start
+    total  = queue + own + room + lambda*others + slow start + session
+
+`session` is not positive: what the index cannot know of the replica that has just served the same
+session is taken to be worth its own prefill, up to a bound.
 
 No thresholds: a hot prefix spreads by itself, because queue grows until another replica's cold
 prefill is cheaper.
@@ -37,13 +40,14 @@ class Score(NamedTuple):
     others: float
     room: float
     slow_start: float
+    session: float = 0.0
 
 
 Wish = tuple[int, int, Sequence[int]]
 """A request to place: its length in tokens, the output tokens expected of it, its blocks. A plain
 tuple, as `Terms`, because a class of its own takes longer to make than to use."""
 
-Terms = tuple[float, float, float, float, float, float]
+Terms = tuple[float, float, float, float, float, float, float]
 """The fields of a `Score` as a plain tuple, which every candidate gets."""
 
 
@@ -113,5 +117,12 @@ def scores(
         if slow_starts is not None:
             slow_start = slow_starts[number]
         total = queue + own + room + weight * others + slow_start
-        result.append((total, queue, own, others, room, slow_start))
+        result.append((total, queue, own, others, room, slow_start, 0.0))
     return result
+
+
+def favoured(terms: Terms, bonus_s: float) -> Terms:
+    """`terms` of the replica that served the session last."""
+    total, queue, own, others, room, slow_start, _ = terms
+    bonus = min(bonus_s, own)
+    return total - bonus, queue, own, others, room, slow_start, -bonus

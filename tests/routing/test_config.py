@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from core.section import Contradictions, Secret
-from routing.config import ModelConfig, Priors, RoutingConfig
+from routing.config import AdmissionConfig, ModelConfig, Priors, RoutingConfig, WaitClass
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,30 @@ def test_refuses_what_makes_no_sense(section: type, value: dict[str, object]) ->
 
 def test_defaults_are_valid() -> None:
     config = msgspec.convert({}, RoutingConfig)
-    assert (config.policy, config.decode_weight, config.block_tokens) == (
+    assert (config.policy, config.others_weight, config.block_tokens) == (
         "prefix_affinity",
         0.1,
         64,
     )
     assert msgspec.convert({"name": "m"}, ModelConfig).multimodal is False
+
+
+def test_an_objective_stands_for_a_weight_which_can_be_given_instead() -> None:
+    weights = [RoutingConfig(objective=name).others_weight for name in ("ttft", "balanced", "tpot")]
+    assert weights == sorted(set(weights))
+    assert RoutingConfig(objective="tpot", decode_weight=0.0).others_weight == 0.0
+
+
+@pytest.mark.parametrize(("priority", "seconds"), [(-5, 30.0), (0, 30.0), (1, 5.0), (9, 60.0)])
+def test_the_deadline_is_that_of_the_first_class_that_fits(priority: int, seconds: float) -> None:
+    classes = (WaitClass(up_to=0, deadline_s=30.0), WaitClass(up_to=8, deadline_s=5.0))
+    assert AdmissionConfig(deadline_s=60.0, classes=classes).deadline_of(priority) == seconds
+
+
+def test_classes_are_in_order() -> None:
+    classes = [{"up_to": 1, "deadline_s": 1}, {"up_to": 1, "deadline_s": 2}]
+    with pytest.raises(msgspec.ValidationError, match="above the one before"):
+        msgspec.convert({"classes": classes}, AdmissionConfig)
 
 
 def test_who_shares_caches() -> None:

@@ -208,7 +208,7 @@ def total_by_the_formula(
     others += output * speed.per_token * account.live_tokens
     full = (account.live_tokens + u + output) / member.kv_tokens
     room = 2 * max(0.0, full - 0.85) / 0.15
-    return queue + own + room + config.decode_weight * others
+    return queue + own + room + config.others_weight * others
 
 
 def choose_plainly(
@@ -285,3 +285,49 @@ def test_chooses_as_the_rules_written_plainly(seed: int) -> None:
         member, cached, _ = fleet.policy.choose(members, wish, 100.0)
         assert (member.replica.id, cached) == (expected[0].replica.id, expected[1])
         member.account.charge(max(wish[0] - cached, 1), wish[0] + wish[1])
+
+
+def test_the_last_replica_of_a_session_is_favoured_by_no_more_than_a_prefill() -> None:
+    fleet = Fleet(2, tie_window_s=0.0)
+    wish = (6400, 300, BLOCKS)
+    plain = fleet.policy.choose(fleet.members, wish, 100.0)[0]
+    other = next(member for member in fleet.members if member is not plain)
+    member, _, terms = fleet.policy.choose(fleet.members, wish, 100.0, other.replica.id)
+    assert member is other
+    assert terms is not None
+    score = Score._make(terms)
+    assert score.session == -0.25  # the prefill takes 0.42 s
+    assert score.total == pytest.approx(score.queue + score.own - 0.25)
+    _, _, terms = fleet.policy.choose(fleet.members, (640, 1, BLOCKS[:10]), 1.0, other.replica.id)
+    assert terms is not None
+    assert Score._make(terms).session == -Score._make(terms).own
+
+
+@pytest.mark.parametrize("last", ["r0", "away"])
+def test_a_session_follows_its_replica_into_no_queue(last: str) -> None:
+    fleet = Fleet(2)
+    fleet.loaded(0, 16_000)
+    assert fleet.policy.choose(fleet.members, (640, 300, ()), 100.0, last)[0].replica.id == "r1"
+
+
+def test_an_offer_counts_what_would_be_computed_anew_not_what_must_be_anyway() -> None:
+    fleet = Fleet(2, decode_weight=0.0)
+    fleet.holds(1, BLOCKS)
+    wish = (6410, 300, BLOCKS)
+    cost, (member, cached, _) = fleet.policy.offer(fleet.members, fleet.members, wish, 100.0)
+    assert (cost, member.replica.id, cached) == (0.0, "r1", 6400)
+    cost, (member, cached, _) = fleet.policy.offer(fleet.members, fleet.members[:1], wish, 100.0)
+    assert (member.replica.id, cached) == ("r0", 0)
+    assert cost == pytest.approx(6400 / 16_000)
+    assert fleet.policy.cached(fleet.members, wish) == 6400
+
+
+@pytest.mark.parametrize("policy", [LeastLoad(), RoundRobin()])
+def test_others_offer_whom_they_would_choose(policy: LeastLoad | RoundRobin) -> None:
+    fleet = Fleet(3)
+    fleet.loaded(0, 10)
+    fleet.members[0].last_pick = fleet.members[1].last_pick = 1
+    cost, (member, _, _) = policy.offer(fleet.members, fleet.members[:2], (10, 1, ()), 100.0)
+    assert cost == 0.0
+    assert member is policy.choose(fleet.members[:2], (10, 1, ()), 100.0)[0]
+    assert policy.cached(fleet.members, (10, 1, ())) == 0

@@ -243,3 +243,18 @@ async def test_whoever_comes_while_others_wait_gets_in_line(bench: Callable[...,
     assert not second.done()
     second.cancel()
     await turns()
+
+
+async def test_a_session_comes_back_to_where_it_was(bench: Callable[..., Bench]) -> None:
+    made = bench(4)
+    claim = Claim("t", session="s")
+    ids = set()
+    for number in range(8):
+        lease = await made.lease(prompt(500, number * 2 + 1, number * 2 + 2), claim)
+        ids.add(lease.replica.id)
+        lease.release()
+    assert len(ids) == 1
+    made.fleet.replicas = [one for one in made.fleet.replicas if one.id not in ids]
+    lease = await made.lease(prompt(500), claim)
+    assert lease.replica.id not in ids
+    lease.release()
