@@ -31,8 +31,8 @@ async def gateway() -> AsyncIterator[Process]:
             yield gateway
 
 
-def story(name: str) -> str:
-    return f"A long story about {name} that is told again and again. " * 60
+def story(name: str, lines: int = 60) -> str:
+    return f"A long story about {name} that is told again and again. " * lines
 
 
 async def client_of(gateway: Process, worker: int) -> Client:
@@ -98,7 +98,7 @@ async def test_limits_hold_over_both_workers_and_end_with_a_dead_one(gateway: Pr
     long = [await client_of(gateway, victim) for _ in range(2 * LIMIT)]
     other = await client_of(gateway, survivor)
     for client in long:
-        await begin(client, story("fire"), "token_ms=50")
+        await begin(client, story("fire"), "tokens=2000,token_ms=50")
         assert (await client.head()).status == 200
     refused = await other.ask(chat("one too many"))
     assert (refused.status, refused.json()["error"]["code"]) == (503, "replicas_full")
@@ -122,7 +122,7 @@ async def two_workers(gateway: Process) -> bool:
 async def test_a_killed_core_comes_back_and_knows_what_it_knew(gateway: Process) -> None:
     one, two = [await client_of(gateway, pid) for pid in gateway.workers]
     assert await cached(one, story("wind")) == 0
-    await begin(one, story("ice"), "stall_first=30")
+    await begin(one, story("ice", 12), "stall_first=30")  # short: a queue nobody need avoid
     await waits_for_first_token(gateway, 1)
     before = gateway.core
     os.kill(before, signal.SIGKILL)
