@@ -120,6 +120,11 @@ class Registry:
             return ()
         return health.candidates(self._clock()) if health.troubled else health.everyone
 
+    def ids_of(self, model: str) -> list[str]:
+        """Every replica of `model`, whether it is well or not."""
+        entries = self.entries.items()
+        return [replica_id for replica_id, entry in entries if entry.replica.model == model]
+
     def load(self, replica_id: str) -> Load | None:
         """What it last reported, while that is fresh."""
         load = self.member(replica_id).load

@@ -38,7 +38,8 @@ _SHORT = 1024
 class Call(msgspec.Struct, frozen=True):
     """`document` is the parsed body; `model` as the client named it. `max_output_tokens` is
     None when the client set no bound, and 0 where nothing is generated; `bound` is the field that
-    sets it. `wants_usage`: the client gets usage without the gateway's asking for it."""
+    sets it. `wants_usage`: the client gets usage without the gateway's asking for it. `background`:
+    the answer comes before it is made."""
 
     document: dict[str, Any]
     model: str
@@ -47,6 +48,7 @@ class Call(msgspec.Struct, frozen=True):
     max_output_tokens: int | None
     choices: int
     bound: str = "max_tokens"
+    background: bool = False
 
     def upstream_body(self, model: str, cache_salt: str, priority: int = 0) -> bytes:
         """The body for a replica that serves `model`, usage reporting switched on. `priority` 0:
@@ -81,8 +83,8 @@ def parse_generation(body: bytes, refused: Mapping[str, str], bound: str) -> Cal
     `bound` tokens at most."""
     document = parse_document(body, refused)
     stream = _boolean(document, "stream")
-    most = _tokens(document, bound)
-    return Call(document, document["model"], stream, True, most, 1, bound)
+    most, background = _tokens(document, bound), document.get("background") is True
+    return Call(document, document["model"], stream, True, most, 1, bound, background)
 
 
 def parse_plain(body: bytes, refused: Mapping[str, str]) -> Call:

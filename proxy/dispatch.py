@@ -102,8 +102,10 @@ class Budget(Protocol):
 class Delivery:
     """What is sent upstream, and what came of it. Token counts are the replica's own where it
     reported them; otherwise output is estimated from events, of which the first `empty_events` hold
-    no content (a chat begins with the role alone, of each choice). `begun`: the replica produced
-    output. `usage_known`: it reported its counts. `relay`: the try that is running."""
+    no content (a chat begins with the role alone, of each choice). `exclude`: replicas that are not
+    asked. `seeking`: a replica that answers 404 raises NotFound. `on_start` is told which replica
+    answers. `begun`: the replica produced output. `usage_known`: it reported its counts. `relay`:
+    the try that is running."""
 
     path: bytes
     headers: Sequence[Header]
@@ -116,6 +118,10 @@ class Delivery:
     claim: Claim = NOBODY
     empty_events: int = 0
     shape: Shape = OPENAI
+    method: bytes = b"POST"
+    exclude: Sequence[str] = ()
+    seeking: bool = False
+    on_start: Callable[[str], None] | None = None
     limit_headers: Sequence[Header] = ()
     begun: bool = False
     prompt_tokens: int = 0
@@ -191,7 +197,7 @@ class Dispatcher:
         self._budget.started(self._now())
         if record.trace is not None:
             delivery.headers = with_traceparent(delivery.headers, record.trace.header)
-        excluded: list[str] = []
+        excluded = [*delivery.exclude]
         fresh = False
         refreshed = False
         tries = 0
@@ -255,6 +261,8 @@ class Dispatcher:
 
         def on_first_event(now: float) -> None:
             delivery.begun = True
+            if delivery.on_start is not None:
+                delivery.on_start(lease.replica.id)
             lease.first_token(now)
             record.enter("relay", now)
             if self._server_timing:
@@ -270,11 +278,12 @@ class Dispatcher:
             on_first_event=on_first_event,
             timeouts=self._timeouts,
             shape=delivery.shape,
+            seeking=delivery.seeking,
         )
         delivery.relay = relay
         self._watchdog.add(relay)
         try:
-            connection.send(b"POST", delivery.path, delivery.headers, delivery.body, relay)
+            connection.send(delivery.method, delivery.path, delivery.headers, delivery.body, relay)
             await relay.wait(connection)
         finally:
             connection.abort()  # of no effect after a complete answer

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from core.claim import Claim
 from core.errors import (
     ClientGone,
     GatewayError,
@@ -27,9 +26,13 @@ from proxy.access_log import AccessRecord, milliseconds
 from proxy.answers import answer_error, answer_json
 from proxy.body_rules import BodyRule
 from proxy.call import REFUSED, Call
+from proxy.claims import claim_of
 from proxy.dispatch import Delivery
 from proxy.headers import upstream_headers
 from proxy.services import Reservation, Services
+from proxy.stored import PATH as STORED
+from proxy.stored import ROUTE as STORED_ROUTE
+from proxy.stored import Stored, delivery_of, parse_path
 from proxy.surfaces.registry import SURFACES
 from proxy.surfaces.surface import Kind, Surface
 from proxy.turns import LARGE_BYTES
@@ -93,7 +96,9 @@ class Pipeline:
                 raise _not_allowed("POST")
             await self._infer(surface, exchange, record)
             return
-        if path == MODELS or path.startswith(MODELS + "/"):
+        if path.startswith(STORED) and self._services.stored is not None:
+            await self._ask_again(self._services.stored, exchange, record)
+        elif path == MODELS or path.startswith(MODELS + "/"):
             record.route = MODELS
             _only_get(method)
             await self._models(exchange, record, path.removeprefix(MODELS).removeprefix("/"))
@@ -121,6 +126,9 @@ class Pipeline:
         if services.body_rules is not None:
             rule = services.body_rules.of(model, surface.path)
             rule.check(call)
+        stored = services.stored if surface.stored else None
+        if stored is not None:
+            stored.prepare(call.document, exchange, principal)
         salt = services.salt_of(principal)
 
         record.enter("tokenize", now())
@@ -132,8 +140,7 @@ class Pipeline:
         delivery = self._delivery(
             surface, exchange, call, prompt, rule=rule, salt=salt, priority=priority
         )
-        size = len(exchange.request.body)
-        delivery.claim = Claim(principal.tenant, principal.priority, size)
+        delivery.claim = claim_of(principal, exchange.request, call.document)
 
         record.enter("reserve", now())
         reservation = await services.limiter.reserve(
@@ -151,20 +158,30 @@ class Pipeline:
             if large:
                 await self._turns.wait()
             try:
-                await services.dispatcher.deliver(exchange, delivery, record)
+                if stored is not None:
+                    await stored.create(exchange, delivery, record, call.document)
+                else:
+                    await services.dispatcher.deliver(exchange, delivery, record)
             finally:
                 if delivery.begun:
-                    prompt_tokens, output_tokens = delivery.prompt_tokens, delivery.output_tokens
-                    cached_tokens = delivery.cached_tokens or 0
-                    reservation.settle(prompt_tokens, cached_tokens, output_tokens)
-                    record.settled_tokens = prompt_tokens + output_tokens
-                    record.prompt_tokens = prompt_tokens
-                    record.cached_tokens = delivery.cached_tokens
-                    record.completion_tokens = output_tokens
-                    record.tokens_estimated = None if delivery.usage_known else True
-                    record.cost_units = services.limiter.cost(
-                        model, prompt_tokens, cached_tokens, output_tokens
-                    )
+                    if call.background and not delivery.usage_known:  # most is yet to come
+                        delivery.output_tokens = reservation.reserved_tokens - prompt.length
+                    self._settle(reservation, delivery, record, model)
+
+    def _settle(
+        self, reservation: Reservation, delivery: Delivery, record: AccessRecord, model: str
+    ) -> None:
+        prompt_tokens, output_tokens = delivery.prompt_tokens, delivery.output_tokens
+        cached_tokens = delivery.cached_tokens or 0
+        reservation.settle(prompt_tokens, cached_tokens, output_tokens)
+        record.settled_tokens = prompt_tokens + output_tokens
+        record.prompt_tokens = prompt_tokens
+        record.cached_tokens = delivery.cached_tokens
+        record.completion_tokens = output_tokens
+        record.tokens_estimated = None if delivery.usage_known else True
+        record.cost_units = self._services.limiter.cost(
+            model, prompt_tokens, cached_tokens, output_tokens
+        )
 
     async def _prompt(self, surface: Surface, model: str, call: Call, salt: str) -> Prompt:
         if surface.kind is Kind.FREE:
@@ -207,6 +224,38 @@ class Pipeline:
             empty_events=call.choices if surface.empty_role else 0,
             shape=surface.shape,
         )
+
+    async def _ask_again(self, stored: Stored, exchange: Exchange, record: AccessRecord) -> None:
+        """What was stored is told again: that costs a request, and no tokens."""
+        request, services = exchange.request, self._services
+        response_id, cancel = parse_path(request.path)
+        record.route = STORED_ROUTE
+        if request.method != ("POST" if cancel else "GET"):
+            raise _not_allowed("POST" if cancel else "GET")
+        principal = await self._authenticate(exchange, record)
+        models = services.catalog.usable(principal)
+        model = record.model = stored.model_of(response_id, principal, models)
+        delivery = delivery_of(
+            exchange, response_id, cancel=cancel, own_headers=self._own_headers(exchange)
+        )
+        record.enter("reserve", self._now())
+        reservation = await services.limiter.reserve(
+            principal,
+            model=model,
+            prompt_tokens=0,
+            max_output_tokens=0,
+            route=STORED_ROUTE,
+            address=request.peer,
+        )
+        with reservation:
+            _note_reservation(record, reservation)
+            delivery.limit_headers = reservation.headers
+            try:
+                await stored.answer(exchange, delivery, record, response_id, models=models)
+            finally:
+                if delivery.begun:
+                    reservation.settle(0, 0, 0)
+                    record.settled_tokens = 0
 
     async def _models(self, exchange: Exchange, record: AccessRecord, name: str) -> None:
         principal = await self._authenticate(exchange, record)

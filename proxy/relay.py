@@ -99,6 +99,7 @@ class Relay:
         "heartbeat_at",
         "now",
         "on_body",
+        "seeking",
         "status",
     )
 
@@ -112,12 +113,14 @@ class Relay:
         on_first_event: Callable[[float], None],
         timeouts: RelayTimeouts,
         shape: Shape = OPENAI,
+        seeking: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.now = time.monotonic
         self._exchange = exchange
         self._own_headers = own_headers
         self._shape = shape
+        self.seeking = seeking
         self._on_first_event = on_first_event
         self._timeouts = timeouts
         self._done: asyncio.Future[None] = loop.create_future()

@@ -16,6 +16,7 @@ from proxy.catalog import Catalog
 from proxy.cors import Cors
 from proxy.dispatch import Dispatcher
 from proxy.observe import Observer
+from proxy.stored import Stored
 from proxy.turns import Turns
 
 
@@ -75,7 +76,8 @@ class Limiter(Protocol):
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything that the pipeline works with. `salt_of`: the caller's `cache_salt`. `prioritized`:
-    models whose replicas are told the callers' priority. `turns` are the worker's."""
+    models whose replicas are told the callers' priority. `turns` are the worker's. `stored`: None
+    where no response can be asked for again."""
 
     authenticator: Authenticator
     catalog: Catalog
@@ -91,3 +93,4 @@ class Services:
     body_rules: BodyRules | None = None
     prioritized: frozenset[str] = frozenset()
     turns: Turns = field(default_factory=Turns)
+    stored: Stored | None = None

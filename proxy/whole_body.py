@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from core.errors import UpstreamAnswered, UpstreamError
+from core.errors import NotFound, UpstreamAnswered, UpstreamError
 
 if TYPE_CHECKING:
     from proxy.relay import Relay
@@ -62,6 +62,9 @@ class WholeBody:
             return
         body = b"".join(self._parts)
         failure = _failure(relay.status, body)
+        if relay.status == 404 and relay.seeking:
+            relay.fail(NotFound(_message(body) or "The replica does not hold it."))
+            return
         if failure is not None:
             relay.fail(failure)
             return

@@ -105,7 +105,8 @@ def _message(asked: Asked) -> Wording:
 
 def _response(asked: Asked) -> Wording:
     prompt, model = asked.generation.prompt_ids, asked.options.model
-    return responses.ResponseWording(f"resp_{asked.number}", asked.created, model, prompt)
+    number = str(asked.body.get("request_id") or f"resp_{asked.number}")
+    return responses.ResponseWording(number, asked.created, model, prompt)
 
 
 def _one_token(texts: Callable[[Body], list[Any]]) -> Callable[[Body], Body]:

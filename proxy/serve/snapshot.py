@@ -23,6 +23,7 @@ from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
 from proxy.observe import Observer
 from proxy.overload.admission import Admission
+from proxy.pins import Pins
 from proxy.pipeline import Pipeline
 from proxy.serve.config import Config
 from proxy.serve.prepared import Prepared
@@ -30,6 +31,7 @@ from proxy.serve.replicas import Replicas
 from proxy.serve.revocations import shared_revocations
 from proxy.serve.supervise.run_dir import state_folder
 from proxy.services import Services
+from proxy.stored import Stored
 from proxy.tracing.tracer import Tracer
 from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
@@ -87,6 +89,7 @@ class Snapshot:
             self.parts = (*self.parts, self.observer.tracer)
         self.files: Sequence[File] = (prepared.prompter, self.observer.log)
         replicas = around.replicas
+        self.pins = _pins(prepared, previous)
         dispatcher = Dispatcher(
             router=replicas.router,
             pool=replicas.pool,
@@ -115,6 +118,9 @@ class Snapshot:
                 body_rules=make_body_rules(config.requests, config.models),
                 prioritized=frozenset(m.name for m in config.models if m.takes_priority),
                 turns=around.turns,
+                stored=Stored(
+                    self.pins, replicas.registry.ids_of, dispatcher.deliver, around.clock
+                ),
             )
         )
 
@@ -194,6 +200,13 @@ def _observer(prepared: Prepared, around: Surroundings, previous: Snapshot | Non
         tracer=tracer,
         recent=prepared.shared.recent.for_worker(around.index),
     )
+
+
+def _pins(prepared: Prepared, previous: Snapshot | None) -> Pins:
+    """Of the worker, whatever its configurations."""
+    if previous is not None:
+        return previous.pins
+    return Pins(prepared.cache_secret.encode() or prepared.shared.secret)
 
 
 def _access_log(prepared: Prepared, around: Surroundings, previous: Snapshot | None) -> AccessLog:

@@ -73,4 +73,4 @@ def _parse(body: bytes, refused: Mapping[str, str]) -> Call:
     return call
 
 
-RESPONSES = Surface("/v1/responses", parse=_parse, question=as_chat, shape=SHAPE)
+RESPONSES = Surface("/v1/responses", parse=_parse, question=as_chat, shape=SHAPE, stored=True)

@@ -29,7 +29,8 @@ class Surface:
     """`parse` makes a `Call` of a body. `question` makes of the body what the prompter of this kind
     reads (None: the body is that already); it looks no closer than it must, as the engine judges
     the body itself. `salted`: the body may have `cache_salt`; `ranked`: and `priority`.
-    `empty_role`: a stream begins with an event without content for each choice."""
+    `empty_role`: a stream begins with an event without content for each choice.
+    `stored`: an answer can be asked for again, by its id."""
 
     path: str
     kind: Kind = Kind.CHAT
@@ -39,6 +40,7 @@ class Surface:
     salted: bool = True
     ranked: bool = True
     empty_role: bool = False
+    stored: bool = False
     upstream_path: bytes = field(init=False)
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ class FakeRelay:
     def __init__(self, status: int = 200) -> None:
         self.status = status
         self.committed = False
+        self.seeking = False
         self.told: list[str] = []
         self.written: list[bytes] = []
         self.length: int | None = -1
@@ -153,3 +154,13 @@ def test_usage_in(body: bytes, usage: object) -> None:
 def test_usage_may_come_first() -> None:
     data = orjson.dumps({"usage": USAGE, "choices": [{"text": "a" * 100_000}]})
     assert FakeRelay().take(data).body.usage == USAGE
+
+
+@pytest.mark.parametrize(("seeking", "told"), [(True, "fail"), (False, "complete")])
+def test_a_404_of_who_was_only_asked_whether_it_has_it_is_no_answer(
+    seeking: bool, told: str
+) -> None:
+    relay = FakeRelay(404)
+    relay.seeking = seeking
+    relay.take(b'{"error": {"message": "Not here."}}')
+    assert relay.told[-1] == told

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from running import InProcess, base_config
 
 import proxy.access_log
 from loadtest.replica import FakeReplica
+from loadtest.replica.record import Record
 from proxy.surfaces.registry import SURFACES
 
 ASK = [{"role": "user", "content": "What is a headrace?"}]
@@ -106,6 +107,13 @@ FAULTS = [
 ]
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < give_up_at, "not in time"
+        await asyncio.sleep(0.002)
+
+
 class House:
     """A gateway in this loop, its replicas and its log."""
 
@@ -138,16 +146,17 @@ class House:
 
     async def ends(self) -> None:
         """All work upstream has ended, and all that was borrowed was given back."""
-        for replica in self.replicas:
-            await replica.wait_for(lambda: not replica.in_flight)  # noqa: B023
-        give_up_at = time.monotonic() + 5
-        while self.gateway.metric("headrace_exchanges_in_flight"):
-            assert time.monotonic() < give_up_at, "still in flight"
-            await asyncio.sleep(0.002)
+        in_flight = self.gateway.metric
+        await until(lambda: not any(replica.in_flight for replica in self.replicas))
+        await until(lambda: not in_flight("headrace_exchanges_in_flight"))
 
 
 @pytest_asyncio.fixture
-async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def house(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[House]:
+    """By default a silent replica is given up after a moment."""
+    patience_s = getattr(request, "param", 0.2)
     monkeypatch.setattr(proxy.access_log, "FLUSH_S", 0.001)
     access_path = tmp_path / "access.jsonl"
     async with FakeReplica() as one, FakeReplica() as two:
@@ -155,7 +164,7 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             [one.url, two.url],
             log={"access": str(access_path)},
             upstream={
-                "timeouts": {"first_token_s": 0.2, "response_s": 0.2, "idle_s": 0.2},
+                "timeouts": dict.fromkeys(("first_token_s", "response_s", "idle_s"), patience_s),
                 "retries": {"budget_floor": 10_000},
                 "health": {"failures": 10_000},
                 "active_health": False,
@@ -229,9 +238,12 @@ async def test_what_is_counted_before_is_what_the_replica_counts(house: House) -
 async def test_a_fault_of_all_replicas_is_told_honestly(house: House, fault: Fault) -> None:
     calls = [call for call in CALLS if (fault.stream if call.stream else fault.whole)]
     for replica in house.replicas:
-        if fault.behaviour == "refuse":
-            replica.reset_connections()
         replica.behaviour = fault.behaviour
+    if fault.behaviour == "refuse":  # also on connections that are being made
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+            for replica in house.replicas:
+                replica.reset_connections()
     began_at = time.monotonic()
     results = await asyncio.gather(*[house.ask(call) for call in calls])
     assert time.monotonic() - began_at < 5
@@ -271,38 +283,33 @@ async def test_a_fault_of_one_replica_costs_nothing_that_it_need_not(
     await asyncio.gather(*[ask(call) for call in CALLS])
 
 
+@pytest.mark.parametrize("house", [30.0], indirect=True)
 @pytest.mark.parametrize("behaviour", ["slow_head=30", "stall_first", "stall_mid=2"])
 async def test_a_client_that_leaves_ends_the_work_upstream(house: House, behaviour: str) -> None:
-    timeouts = house.gateway.config.upstream.timeouts
-    assert timeouts.first_token_s > 0.1  # who leaves must do so before the gateway gives up
     for replica in house.replicas:
         replica.behaviour = behaviour
 
-    async def leave(call: Call) -> None:
+    async def arrive(call: Call) -> Client:
         client = await Client.open(house.gateway.port)
-        client.send(call.body, path=call.path, headers={"x-request-id": "unused"})
-        started = call.stream and behaviour == "stall_mid=2"
-        if started:
+        client.send(call.body, path=call.path)
+        if call.stream and behaviour == "stall_mid=2":
             await client.head()
-        else:
-            await asyncio.sleep(0.05)
-        client.close()
+        return client
 
-    seen = {record.request_id for replica in house.replicas for record in replica.requests}
-    await asyncio.gather(*[leave(call) for call in CALLS])
-    left_at = time.monotonic()
-    await house.ends()
-    assert time.monotonic() - left_at < 0.5
-    theirs = [
-        record
-        for replica in house.replicas
-        for record in replica.requests
-        if record.request_id not in seen
-    ]
-    assert len(theirs) == len(CALLS)
-    for record in theirs:
-        for replica in house.replicas:
-            await replica.wait_for(lambda: record.aborted_at is not None)  # noqa: B023
+    def theirs() -> list[Record]:
+        return [record for replica in house.replicas for record in replica.requests]
+
+    for start in range(0, len(CALLS), 4):  # no more than a new replica is given
+        calls = CALLS[start : start + 4]
+        clients = [await arrive(call) for call in calls]
+        await until(lambda: len(theirs()) == start + len(calls))  # noqa: B023
+        for client in clients:
+            client.close()
+        left_at = time.monotonic()
+        await house.ends()
+        assert time.monotonic() - left_at < 0.5
+    for record in theirs():
+        await until(lambda: record.aborted_at is not None)  # noqa: B023
         line = await house.record_of(record.request_id)
         assert line["status"] == 499 or line["reason"] == "client_gone"
         begun = behaviour == "stall_mid=2" and line["stream"]
@@ -345,3 +352,61 @@ async def test_what_the_client_does_wrong_reaches_no_replica(house: House) -> No
             assert "settled_tokens" not in record
     client.close()
     assert not any(replica.requests for replica in house.replicas)
+
+
+async def make_response(house: House, **fields: Any) -> dict[str, Any]:
+    call = Call("/v1/responses", stream=False)
+    client = await Client.open(house.gateway.port)
+    answer = await client.ask({**call.body, **fields}, path=call.path)
+    client.close()
+    assert answer.status == 200, answer
+    return dict(answer.json())
+
+
+async def test_a_response_is_asked_for_where_it_was_made(house: House) -> None:
+    client = await Client.open(house.gateway.port)
+    for _ in range(4):
+        made = await make_response(house)
+        path = f"/v1/responses/{made['id']}"
+        shown = await client.ask(b"", method="GET", path=path)
+        assert (shown.status, shown.json()) == (200, made)
+        cancelled = await client.ask(b"", method="POST", path=path + "/cancel")
+        assert cancelled.json()["status"] == "cancelled"
+        record = await house.record_of(cancelled.headers["x-request-id"])
+        assert (record["route"], record["settled_tokens"]) == ("/v1/responses/{id}", 0)
+    client.close()
+    asked = [path for replica in house.replicas for path in replica.stored.asked]
+    assert len(asked) == 8  # none of them twice
+
+
+async def test_a_response_goes_on_where_it_was_made(house: House) -> None:
+    first = await make_response(house)
+    holder = next(replica for replica in house.replicas if replica.requests)
+    for _ in range(3):
+        await make_response(house, previous_response_id=first["id"])
+    assert len(holder.requests) == 4
+
+
+async def test_what_another_worker_made_is_found(house: House) -> None:
+    made = await make_response(house)
+    house.gateway.worker._snapshots.current.pins._pins.clear()
+    client = await Client.open(house.gateway.port)
+    for _ in range(2):
+        shown = await client.ask(b"", method="GET", path=f"/v1/responses/{made['id']}")
+        assert (shown.status, shown.json()) == (200, made)
+    client.close()
+    asked = [path for replica in house.replicas for path in replica.stored.asked]
+    assert len(asked) <= 3
+
+
+async def test_an_id_that_nobody_was_given_is_not_found(house: House) -> None:
+    client = await Client.open(house.gateway.port)
+    for path in ("/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/v1/responses/a/b"):
+        method = "POST" if path.endswith("cancel") else "GET"
+        answer = await client.ask(b"", method=method, path=path)
+        assert (answer.status, answer.json()["error"]["type"]) == (404, "invalid_request_error")
+    body = {**Call("/v1/responses", stream=False).body, "previous_response_id": "resp_1"}
+    answer = await client.ask(body, path="/v1/responses")
+    assert (answer.status, answer.json()["error"]["param"]) == (404, "previous_response_id")
+    client.close()
+    assert not any(replica.stored.asked or replica.requests for replica in house.replicas)
