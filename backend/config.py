@@ -104,8 +104,9 @@ class ReplicaConfig(Section):
 class TimeoutsConfig(Section):
     """One bound for each phase, so that a silent replica is noticed wherever it stops.
 
-    `first_token_s` runs from the request to the first event of a stream, `response_s` to the end
-    of an answer that is not streamed, `idle_s` between two reads of a stream. After `heartbeat_s`
+    `first_token_s` runs from the request to the first event of a stream, or `first_token_factor`
+    times what was predicted if that is longer; `response_s` to the end of an answer that is not
+    streamed, `idle_s` between two reads of a stream. After `heartbeat_s`
     the replica's comments alone are passed on, which ends the retries. `total_s` bounds the whole
     exchange: none by default, because a long stream that flows is healthy.
     """
@@ -113,6 +114,7 @@ class TimeoutsConfig(Section):
     connect_s: Seconds = 2.0
     tls_s: Seconds = 5.0
     first_token_s: Seconds = 60.0
+    first_token_factor: Annotated[float, Meta(ge=0, le=100)] = 5.0
     response_s: Seconds = 600.0
     idle_s: Seconds = 60.0
     heartbeat_s: Seconds = 15.0

@@ -9,9 +9,10 @@ connections at the very moment at which we use them (RFC 9112 section 9.3.1).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from core.claim import NOBODY, Claim
@@ -41,6 +42,9 @@ class Lease(AbstractContextManager["Lease"], Protocol):
 
     @property
     def predicted_cached(self) -> int: ...
+
+    @property
+    def predicted_first_token_s(self) -> float: ...
 
     @property
     def outlived(self) -> bool: ...
@@ -174,7 +178,9 @@ class Dispatcher:
         clock: Clock,
         metrics: Metrics,
         server_timing: bool = True,
+        bases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`bases`: of models without replicas of their own those whose replicas serve them."""
         self._router = router
         self._pool = pool
         self._health = health
@@ -185,6 +191,7 @@ class Dispatcher:
         self._estimates = estimates
         self._now = clock
         self._server_timing = server_timing
+        self._bases = bases
         self._retries = metrics.counter(
             "headrace_retries_total", "Tries beyond the first, by the failure before", ("reason",)
         )
@@ -207,7 +214,7 @@ class Dispatcher:
             record.enter("route", self._now())
             try:
                 lease = await self._router.lease(
-                    model=delivery.prompt.model,
+                    model=self._bases.get(delivery.prompt.model, delivery.prompt.model),
                     prompt=delivery.prompt,
                     max_output_tokens=delivery.max_output_tokens,
                     exclude=excluded,
@@ -279,6 +286,7 @@ class Dispatcher:
             timeouts=self._timeouts,
             shape=delivery.shape,
             seeking=delivery.seeking,
+            predicted_s=lease.predicted_first_token_s,
         )
         delivery.relay = relay
         self._watchdog.add(relay)

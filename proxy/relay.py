@@ -53,13 +53,17 @@ class Upstream(Protocol):
 
 
 class RelayTimeouts(Protocol):
-    """Seconds. `first_token_s`: until the first event of a stream; `response_s`: until an
+    """Seconds. `first_token_s`: until the first event of a stream, or `first_token_factor` times
+    what was predicted if that is longer; `response_s`: until an
     answer that is not streamed is complete; `idle_s`: between two reads of a stream;
     `heartbeat_s`: how long the replica's comments alone are held back; `total_s`: a whole
     exchange (None: no bound)."""
 
     @property
     def first_token_s(self) -> float: ...
+
+    @property
+    def first_token_factor(self) -> float: ...
 
     @property
     def response_s(self) -> float: ...
@@ -114,6 +118,7 @@ class Relay:
         timeouts: RelayTimeouts,
         shape: Shape = OPENAI,
         seeking: bool = False,
+        predicted_s: float = 0.0,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.now = time.monotonic
@@ -135,7 +140,8 @@ class Relay:
         self._delivered = False
         now = self.now()
         self._end_at = NEVER if timeouts.total_s is None else now + timeouts.total_s
-        first_s = timeouts.first_token_s if stream else timeouts.response_s
+        patience_s = timeouts.first_token_factor * predicted_s
+        first_s = max(timeouts.first_token_s, patience_s) if stream else timeouts.response_s
         self.deadline_at = min(now + first_s, self._end_at)
         self.heartbeat_at = now + timeouts.heartbeat_s
         self.committed = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -25,9 +26,13 @@ class ModelConfig(Section):
     that are not text. `max_prompt_bytes` bounds the work that one prompt can make: a megabyte
     without a space takes half a second to encode. `takes_priority`: its replicas schedule by
     priority (vLLM's `--scheduling-policy priority`), and are told the callers'.
+
+    A LoRA adapter is a model with `adapter_of`: the name of the one whose replicas serve it too,
+    under its own `name`. It has from there whatever is not in `OF_AN_ADAPTER`.
     """
 
     name: str
+    adapter_of: str | None = None
     aliases: tuple[str, ...] = ()
     tokenizer: FilePath | None = None
     chat_template: FilePath | None = None
@@ -50,6 +55,23 @@ class ModelConfig(Section):
             raise ValueError("`max_model_len` must be at least 1 token; leave it out if unknown")
         if self.max_prompt_bytes < 1:
             raise ValueError("`max_prompt_bytes` must be at least 1")
+
+
+OF_AN_ADAPTER = ("name", "aliases", "adapter_of", "chat_template", "max_model_len")
+
+
+def complete(models: Sequence[ModelConfig]) -> tuple[ModelConfig, ...]:
+    """`models`, adapters with all that they have from the models that they adapt."""
+    by_name = {model.name: model for model in models}
+    result = []
+    for model in models:
+        if model.adapter_of is not None and (base := by_name.get(model.adapter_of)) is not None:
+            own = {name: getattr(model, name) for name in OF_AN_ADAPTER}
+            own["chat_template"] = model.chat_template or base.chat_template
+            own["max_model_len"] = model.max_model_len or base.max_model_len
+            model = msgspec.structs.replace(base, **own)
+        result.append(model)
+    return tuple(result)
 
 
 class Priors(Section):

@@ -107,6 +107,13 @@ class Lease:
         return self.member.gone
 
     @property
+    def predicted_first_token_s(self) -> float:
+        """From the pick to the first token, as far as could be told then."""
+        if self._terms is None:
+            return (self.ahead + self.pending) / self.member.speed.prefill_rate
+        return self._terms[1] + self._terms[2]
+
+    @property
     def predicted_by(self) -> PrefixIndex:
         """The index that `predicted_cached` is from."""
         return self._index

@@ -19,7 +19,7 @@ from core.identity import identity
 from core.metrics import Metrics
 from core.prompt import Prompt
 from routing.blocks import seed
-from routing.config import ModelConfig, RoutingConfig
+from routing.config import ModelConfig, RoutingConfig, complete
 from routing.library import Library
 from routing.served_model import ServedModel
 from routing.weight import exceeds
@@ -54,7 +54,7 @@ class Prompter:
         self._library: Library = Library(None if previous is None else previous._library)
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, str] = {}
-        for model in models:
+        for model in complete(models):
             for name in (model.name, *model.aliases):
                 if name in self._names:
                     raise ConfigError(

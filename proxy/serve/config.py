@@ -31,7 +31,7 @@ from proxy.serve.references import missing_references
 from proxy.tls.config import TlsConfig
 from proxy.tracing.config import TracingConfig
 from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig, Rule
-from routing.config import ModelConfig, RoutingConfig
+from routing.config import OF_AN_ADAPTER, ModelConfig, RoutingConfig
 
 __all__ = [
     "AccessTarget",
@@ -92,6 +92,7 @@ class Config(Section):
         faults = [
             *_name_clashes(self),
             *_replica_faults(self),
+            *_adapter_faults(self),
             *_limit_faults(self),
             *_access_faults(self),
             *_request_faults(self),
@@ -157,7 +158,8 @@ def warnings(config: Config) -> list[str]:
             f"$.admin.address: {config.admin.address} can be reached from other hosts, without "
             "TLS or authentication"
         )
-    if not any(model.takes_priority for model in config.models):
+    waits = config.routing.admission.max_waiting > 0
+    if not waits and not any(model.takes_priority for model in config.models):
         found += _idle_priorities(config)
     return found
 
@@ -166,12 +168,15 @@ def _idle_priorities(config: Config) -> Iterator[str]:
     if config.auth == "none":
         return
     if any(issuer.claims.priority is not None for issuer in config.auth.issuers):
-        yield "$.auth.issuers: a claim is the priority, and no model `takes_priority`"
+        yield "$.auth.issuers: a claim is the priority, nobody waits, and no model `takes_priority`"
     keys = () if config.auth.api_keys is None else config.auth.api_keys.keys
     if any(key.priority for key in keys):
-        yield "$.auth.api_keys: a key has a priority, and no model `takes_priority`"
+        yield "$.auth.api_keys: a key has a priority, nobody waits, and no model `takes_priority`"
     if any(rule.priority for rule in config.auth.client_certificates):
-        yield "$.auth.client_certificates: a rule has a priority, and no model `takes_priority`"
+        yield (
+            "$.auth.client_certificates: a rule has a priority, nobody waits, and no model "
+            "`takes_priority`"
+        )
 
 
 def _name_clashes(config: Config) -> Iterator[Fault]:
@@ -202,9 +207,26 @@ def _replica_faults(config: Config) -> Iterator[Fault]:
                 f".replicas[{index}]",
                 f"has the same id `{identity}` as $.replicas[{first}]; give each its own `id`",
             )
-    for index, name in enumerate(names):
-        if name not in served:
-            yield f".models[{index}]", f"no replica serves `{name}`; add one to `replicas`"
+    for index, model in enumerate(config.models):
+        if model.adapter_of is None and model.name not in served:
+            yield f".models[{index}]", f"no replica serves `{model.name}`; add one to `replicas`"
+
+
+def _adapter_faults(config: Config) -> Iterator[Fault]:
+    bases = {model.name: model.adapter_of for model in config.models}
+    for index, replica in enumerate(config.replicas):
+        if (base := bases.get(replica.model)) is not None:
+            yield f".replicas[{index}].model", f"`{replica.model}` is an adapter; name `{base}`"
+    for index, model in enumerate(config.models):
+        base, path = model.adapter_of, f".models[{index}]"
+        if base is None:
+            continue
+        if bases.get(base, base) is not None:
+            hint = did_you_mean(base, list(bases)) or "; name one that is none itself"
+            yield f"{path}.adapter_of", f"`{base}` is no model that has replicas{hint}"
+        for field in msgspec.structs.fields(model):
+            if field.name not in OF_AN_ADAPTER and getattr(model, field.name) != field.default:
+                yield f"{path}.{field.name}", f"is that of `{base}`, which this adapts; remove it"
 
 
 def _limit_faults(config: Config) -> Iterator[Fault]:

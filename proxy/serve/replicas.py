@@ -7,6 +7,7 @@ that new requests are judged by, and a retry of it goes only to replicas that st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.pool import Pool
@@ -17,6 +18,7 @@ from core.metrics import Metrics
 from proxy.serve.core_link import CoreLink
 from proxy.serve.kv_index import KvIndex
 from proxy.serve.prepared import Prepared
+from routing.config import ModelConfig
 from routing.router import Router
 
 
@@ -50,7 +52,7 @@ class Replicas:
         self.router = Router(config.routing, self.registry, metrics, clock, host)
         self.kv = KvIndex(self.router.place, self._reports, metrics, clock)
         self._follow()
-        self.models = tuple(model.name for model in config.models)
+        self.models = _with_replicas(config.models)
         self._staged: StagedReplicas | None = None
         self._wanted: StagedReplicas | None = None
 
@@ -101,7 +103,7 @@ class Replicas:
     def commit(self, staged: StagedReplicas) -> None:
         """Use what was staged. A plain call."""
         config = staged.prepared.config
-        self.models = tuple(model.name for model in config.models)
+        self.models = _with_replicas(config.models)
         if self._link is not None:
             self._link.use(staged.prepared)
         if staged.cold or config.routing != self._prepared.config.routing:
@@ -146,3 +148,8 @@ class Replicas:
         self.pool.commit(targets, roster.config)
         for replica_id in gone:
             self.router.forget(replica_id)
+
+
+def _with_replicas(models: Sequence[ModelConfig]) -> tuple[str, ...]:
+    """The names of those that have replicas of their own, which adapters have not."""
+    return tuple(model.name for model in models if model.adapter_of is None)

@@ -37,6 +37,7 @@ from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
+from routing.config import complete
 from routing.salts import CacheSalts
 
 
@@ -88,7 +89,7 @@ class Snapshot:
         if self.observer.tracer is not None:
             self.parts = (*self.parts, self.observer.tracer)
         self.files: Sequence[File] = (prepared.prompter, self.observer.log)
-        replicas = around.replicas
+        replicas, models = around.replicas, complete(config.models)
         self.pins = _pins(prepared, previous)
         dispatcher = Dispatcher(
             router=replicas.router,
@@ -101,11 +102,12 @@ class Snapshot:
             estimates=self.limiter.estimates,
             clock=around.clock,
             metrics=metrics,
+            bases={m.name: m.adapter_of for m in models if m.adapter_of is not None},
         )
         self.pipeline = Pipeline(
             Services(
                 authenticator=self.authenticator,
-                catalog=Catalog(config.models, prepared.shared.started, _access(config)),
+                catalog=Catalog(models, prepared.shared.started, _access(config)),
                 prompter=prepared.prompter,
                 limiter=self.limiter,
                 dispatcher=dispatcher,
@@ -116,7 +118,7 @@ class Snapshot:
                 salt_of=CacheSalts(prepared.cache_secret, config.routing.share_cache).of,
                 clock=around.clock,
                 body_rules=make_body_rules(config.requests, config.models),
-                prioritized=frozenset(m.name for m in config.models if m.takes_priority),
+                prioritized=frozenset(m.name for m in models if m.takes_priority),
                 turns=around.turns,
                 stored=Stored(
                     self.pins, replicas.registry.ids_of, dispatcher.deliver, around.clock

@@ -6,4 +6,4 @@ from core.claim import NOBODY, Claim
 
 
 def test_nobody_has_no_say() -> None:
-    assert NOBODY == Claim("", 0, 0, "")
+    assert Claim("", 0, 0, "") == NOBODY

@@ -4,7 +4,14 @@ import msgspec
 import pytest
 
 from core.section import Contradictions, Secret
-from routing.config import AdmissionConfig, ModelConfig, Priors, RoutingConfig, WaitClass
+from routing.config import (
+    AdmissionConfig,
+    ModelConfig,
+    Priors,
+    RoutingConfig,
+    WaitClass,
+    complete,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +80,14 @@ def test_who_shares_caches() -> None:
         ".share_cache[1]",
         ".share_cache[2]",
     ]
+
+
+def test_an_adapter_is_its_model_but_for_its_own() -> None:
+    base = ModelConfig(name="a", aliases=("x",), max_model_len=10, bos_token="<s>", multimodal=True)
+    adapter = ModelConfig(name="b", aliases=("y",), adapter_of="a")
+    longer = ModelConfig(name="c", adapter_of="a", max_model_len=20)
+    first, second, third = complete([adapter, base, longer])
+    assert second is base
+    assert (first.name, first.aliases, first.adapter_of) == ("b", ("y",), "a")
+    assert (first.max_model_len, first.bos_token, first.multimodal) == (10, "<s>", True)
+    assert third.max_model_len == 20

@@ -201,3 +201,41 @@ async def test_a_changed_secret_hashes_anew(tmp_path: Path) -> None:
     doc = {"prompt": list(range(640))}
     old, new = await first.completion("m", doc, ""), await second.completion("m", doc, "")
     assert not set(old.blocks) & set(new.blocks)
+
+
+async def test_an_adapters_prompts_are_tokenized_alike_and_match_nobody_elses(
+    small_tokenizer: str,
+) -> None:
+    tokenizer = FilePath(small_tokenizer)
+    models = [ModelConfig(name="m", tokenizer=tokenizer), ModelConfig(name="lora", adapter_of="m")]
+    prompter = Prompter(models, RoutingConfig(block_tokens=16))
+    document = {"prompt": "the quick brown fox " * 20}
+    plain = await prompter.completion("m", document, "")
+    adapted = await prompter.completion("lora", document, "")
+    assert (plain.length, plain.exact) == (adapted.length, adapted.exact)
+    assert plain.blocks
+    assert set(plain.blocks).isdisjoint(adapted.blocks)
+    # As engines tell of it: the adapter by its name, among the events of the model.
+    start_of = prompter.start_of("m")
+    assert start_of is not None
+    assert start_of("lora", "s") == prompter.start_of("lora")(None, "s")  # type: ignore[misc]
+    prompter.close()
+
+
+async def test_images_match_nothing_but_themselves() -> None:
+    prompter = Prompter([ModelConfig(name="m", multimodal=True)], RoutingConfig(block_tokens=16))
+
+    def seen(url: str) -> dict[str, Any]:
+        parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "?"}]
+        intro = {"role": "system", "content": "look " * 100}
+        return {"messages": [intro, {"role": "user", "content": parts * 2 + [parts[1]] * 20}]}
+
+    one = await prompter.chat("m", seen("data:1"), "")
+    same = await prompter.chat("m", seen("data:1"), "")
+    other = await prompter.chat("m", seen("data:2"), "")
+    assert one.blocks == same.blocks
+    shared = [a == b for a, b in zip(one.blocks, other.blocks, strict=True)]
+    assert shared[0]
+    assert not shared[-1]
+    assert shared == sorted(shared, reverse=True)
+    prompter.close()

@@ -46,6 +46,7 @@ class Timeouts:
     """A relay's deadlines, in seconds."""
 
     first_token_s: float = 10.0
+    first_token_factor: float = 0.0
     response_s: float = 20.0
     idle_s: float = 5.0
     heartbeat_s: float = 15.0
@@ -152,6 +153,7 @@ class FakeLease:
         self.replica = Replica(id=replica_id, model="m")
         self.predicted_cached = 0
         self.outlived = False
+        self.predicted_first_token_s = 0.0
         self.first_at: float | None = None
         self.settled: tuple[int, int | None, int] | None = None
         self._router = router

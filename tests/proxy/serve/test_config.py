@@ -26,6 +26,7 @@ def made(**changes: Any) -> Config:
 
 RULE = {"name": "all", "limit": 60}
 PRICE = {"input": 1, "output": 1}
+NOBODY_WAITS = {"admission": {"max_waiting": 0}}
 TWO_MODELS = [{"name": "a"}, {"name": "b", "aliases": ["c"]}]
 
 
@@ -64,6 +65,27 @@ def test_what_cannot_be_left_out(key: str) -> None:
                 "$.models[1].name: `b` already means the model `a` ($.models[0]); a name means one "
                 "model",
                 "$.replicas[1]: has the same id `a:1` as $.replicas[0]; give each its own `id`",
+            ],
+        ),
+        (
+            {
+                "models": [{"name": "a"}, {"name": "b", "adapter_of": "a", "multimodal": True}],
+                "replicas": [{"url": "http://a:1", "model": "b"}],
+            },
+            [
+                "$.models[0]: no replica serves `a`; add one to `replicas`",
+                "$.replicas[0].model: `b` is an adapter; name `a`",
+                "$.models[1].multimodal: is that of `a`, which this adapts; remove it",
+            ],
+        ),
+        (
+            {
+                "models": [{"name": "a"}, {"name": "b", "adapter_of": "c"}],
+                "replicas": [{"url": "http://a:1", "model": "a"}],
+            },
+            [
+                "$.models[1].adapter_of: `c` is no model that has replicas; name one that is none "
+                "itself",
             ],
         ),
         (
@@ -178,10 +200,11 @@ def test_a_priority_that_nobody_takes_is_warned_of() -> None:
         "jwks": {"file": "keys.json"},
         "claims": {"priority": "rank"},
     }
-    (line,) = warnings(made(auth={"issuers": [issuer]}))
+    (line,) = warnings(made(auth={"issuers": [issuer]}, routing=NOBODY_WAITS))
     assert line.startswith("$.auth.issuers: a claim is the priority")
     models = [{"name": "qwen3", "takes_priority": True}]
-    assert warnings(made(auth={"issuers": [issuer]}, models=models)) == []
+    assert warnings(made(auth={"issuers": [issuer]}, models=models, routing=NOBODY_WAITS)) == []
+    assert warnings(made(auth={"issuers": [issuer]})) == []
 
 
 @pytest.mark.parametrize(
@@ -203,10 +226,10 @@ def test_so_is_one_of_a_key_or_a_certificate(auth: Any, place: str) -> None:
         "client_certificates": {"ca": "ca.pem"},
     }
     listen = {"addresses": ["127.0.0.1:8080"], "tls": tls}
-    (line,) = warnings(made(auth=auth, listen=listen))
+    (line,) = warnings(made(auth=auth, listen=listen, routing=NOBODY_WAITS))
     assert line.startswith(place)
     models = [{"name": "qwen3", "takes_priority": True}]
-    assert warnings(made(auth=auth, listen=listen, models=models)) == []
+    assert warnings(made(auth=auth, listen=listen, models=models, routing=NOBODY_WAITS)) == []
 
 
 def test_limits_may_name_models_by_their_aliases() -> None:
