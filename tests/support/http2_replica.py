@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import cast
 
+import listening
 from client import Client
 
 from core.exchange import Header
@@ -226,7 +227,8 @@ class Http2Replica:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop_listening()
+        if self._listener is not None:
+            await listening.close(self._listener)
         for connection in self.connections:
             connection.abort()
         async with asyncio.timeout(5):

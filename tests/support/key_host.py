@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 
 from aiohttp import web
+from listening import Site
 from running import Identity
 
 
@@ -14,22 +15,16 @@ class KeyHost:
     def __init__(self, identity: Identity) -> None:
         self.fetches = 0
         self._identity = identity
-        self._runner: web.AppRunner | None = None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(identity.files.certificate, identity.files.key)
+        self._site = Site(web.get("/jwks.json", self._serve), tls=context)
+        self.stop = self._site.stop
         self.url = ""
 
     async def start(self, port: int = 0) -> None:
-        application = web.Application()
-        application.router.add_get("/jwks.json", self._serve)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._identity.files.certificate, self._identity.files.key)
-        await web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=context).start()
-        self.url = f"https://127.0.0.1:{self._runner.addresses[0][1]}/jwks.json"
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        self._site.port = port
+        await self._site.start()
+        self.url = f"https://127.0.0.1:{self._site.port}/jwks.json"
 
     async def _serve(self, _: web.Request) -> web.Response:
         self.fetches += 1

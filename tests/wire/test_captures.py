@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from client import ask, chat
+from listening import served
 from running import SHARED, InProcess, base_config
 
 FIXTURES = SHARED / "vllm" / "fixtures"
@@ -87,11 +88,8 @@ async def scripted(capture: bytes, seed: int) -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
+    async with served(answer) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 async def relayed(capture: bytes, tmp_path: Path, seed: int, *, usage: bool) -> tuple[bytes, bool]:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from listening import Site
 
 from backend.config import HealthConfig, ReplicaConfig, ScrapeConfig, UpstreamConfig
 from backend.registry import Registry
@@ -35,23 +36,12 @@ class FakeReplica:
         self.delay_s = 0.0
         self.metrics = METRICS
         self.seen: list[web.Request] = []
-        self.port = 0
-        self._runner: web.AppRunner | None = None
+        self.site = Site(web.get("/health", self._health), web.get("/metrics", self._metrics))
+        self.start, self.stop = self.site.start, self.site.stop
 
-    async def start(self) -> None:
-        app = web.Application()
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+    @property
+    def port(self) -> int:
+        return self.site.port
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(request)

@@ -20,6 +20,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from listening import Site
 
 from auth.board import Board
 from auth.config import AuthConfig, IssuerConfig, JwksConfig
@@ -58,27 +59,20 @@ class Host:
         self.count = 0
         self.elsewhere = 0
         self.url = ""
-        self.ca, self._leaf = _certificates(folder)
-        self._runner: web.AppRunner | None = None
-        self._port = 0
+        self.ca, leaf = _certificates(folder)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(leaf)
+        self._site = Site(
+            web.get("/jwks.json", self._serve),
+            web.get("/elsewhere", self._serve_elsewhere),
+            web.get("/.well-known/openid-configuration", self._serve_metadata),
+            tls=tls,
+        )
+        self.stop = self._site.stop
 
     async def start(self) -> None:
-        app = web.Application()
-        app.router.add_get("/jwks.json", self._serve)
-        app.router.add_get("/elsewhere", self._serve_elsewhere)
-        app.router.add_get("/.well-known/openid-configuration", self._serve_metadata)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(self._leaf)
-        await web.TCPSite(self._runner, "127.0.0.1", self._port, ssl_context=tls).start()
-        self._port = self._runner.addresses[0][1]
-        self.url = f"https://127.0.0.1:{self._port}/jwks.json"
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._site.start()
+        self.url = f"https://127.0.0.1:{self._site.port}/jwks.json"
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self.count += 1

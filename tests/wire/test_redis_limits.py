@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import listening
 import pytest
 import redis
 from charges import plan_of
@@ -383,7 +384,7 @@ async def test_slow_replies_at_random_charge_each_reservation_once(
     await one.limiter.close()
     await eventually(lambda: all(task.done() for task in tasks))
     assert await other.levels() == [1000 - charged, 3]
-    server.close()
+    await listening.close(server)
     await server.wait_closed()
 
 

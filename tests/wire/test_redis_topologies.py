@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import listening
 import pytest
 import redis
 from charges import plan_of
@@ -100,7 +101,7 @@ async def test_over_tls_with_a_certificate_that_is_checked(
         for each in (one, distrustful):
             await each.limiter.close()
     finally:
-        server.close()
+        await listening.close(server)
         await asyncio.wait(pipes)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from client import Client, chat
+from listening import Site
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from running import InProcess, base_config, eventually
@@ -41,14 +42,11 @@ class Collector:
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
     collector = Collector()
-    application = web.Application()
-    application.router.add_post("/v1/traces", collector.take)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/traces"
+    site = Site(web.post("/v1/traces", collector.take))
+    await site.start()
+    collector.url = f"http://127.0.0.1:{site.port}/v1/traces"
     yield collector
-    await runner.cleanup()
+    await site.stop()
 
 
 async def test_a_collector_gets_the_spans_of_an_exchange(

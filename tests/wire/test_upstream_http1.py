@@ -16,11 +16,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import listening
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from listening import served
 from upstream import Client, on_both_loops, until
 
 from backend import dial
@@ -67,13 +69,9 @@ class Server:
 @asynccontextmanager
 async def serving(script: Script, **options: Any) -> AsyncIterator[Server]:
     server = Server(script)
-    listener = await asyncio.start_server(server, "127.0.0.1", 0, **options)
-    server.port = listener.sockets[0].getsockname()[1]
-    try:
+    async with served(server, **options) as server.port:
         yield server
-    finally:
-        listener.close()
-        await until(lambda: server.open == 0)
+    await until(lambda: server.open == 0)
 
 
 async def head(reader: asyncio.StreamReader) -> bytes:
@@ -346,7 +344,7 @@ async def test_a_unix_socket() -> None:
         assert (answer.body, connection.reused, again.reused) == (b"hi", False, True)
         await client.pool.close()
         await until(lambda: client.pool.open_connections() == 0 and server.open == 0)
-        listener.close()
+        await listening.close(listener)
 
 
 @on_both_loops

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import listening
 import pytest
 from http2_replica import Http2Replica, ServedStream
 from upstream import Answer, Client, on_both_loops, until
@@ -479,7 +480,7 @@ class TestTls:
         for client in (auto, strict):
             await client.pool.close()
             await until(lambda c=client: c.pool.open_connections() == 0)  # type: ignore[misc]
-        listener.close()
+        await listening.close(listener)
 
     @on_both_loops
     async def test_not_verified(self, tls: ReplicaTlsConfig) -> None:
