@@ -8,7 +8,7 @@ UNIT := $(addprefix tests/,core auth ratelimit routing backend proxy loadtest)
 # Without kept bytecode a fourth of the time of `make test-unit` would go into compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-unit check format bench bench-full lock clean
+.PHONY: help venv demo test test-unit check format bench bench-full gate lock clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ format: $(STAMP) ## rewrite the code in the project's format
 
 bench: $(STAMP) ## measure the gateway's cost, beside nginx when it is installed (under 50 s)
 	$(BIN)/python -m bench
+
+gate: $(STAMP) ## is the working tree slower than BASE (make gate BASE=main~1)?
+	$(BIN)/python -m loadtest gate --base $(or $(BASE),main)
 
 bench-full: $(STAMP) ## the same, longer
 	$(BIN)/python -m bench --full

@@ -14,8 +14,8 @@ UNFINISHED = "unfinished"  # cut off when the run was ended
 class Record:
     """Instants are of one clock; 0 = never. `outcome` is OK, LEFT, UNFINISHED or a kind of error.
 
-    due_at: when it should begin; started_at: when the client came to it; sent_at: when its
-    connection was there and it was written.
+    arm: which of several targets was asked. due_at: when it should begin; started_at: when the
+    client came to it; sent_at: when its connection was there and it was written.
     """
 
     session: int
@@ -31,6 +31,7 @@ class Record:
     outcome: str = ""
     detail: str = ""
     slow: bool = False
+    arm: int = 0
     pieces: int = 0
     gap_max: float = 0.0
     prompt_tokens: int = 0

@@ -67,6 +67,11 @@ def add_to(commands: Any) -> None:
 def add_target_flags(parser: argparse.ArgumentParser) -> None:
     """What is tested, how it is reached, and what changes the scenario."""
     parser.add_argument("--url", required=True, help="such as https://localhost:8443")
+    add_run_flags(parser)
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """As `add_target_flags`, but for the URL."""
     parser.add_argument("--duration", type=float, metavar="S", help="seconds that are measured")
     parser.add_argument("--warm-up", type=float, metavar="S", help="seconds before them")
     parser.add_argument("--model", help="instead of the scenario's models")
@@ -150,22 +155,29 @@ def _headers(given: list[str]) -> dict[str, str]:
 
 def measure(scenario: Scenario, arguments: argparse.Namespace) -> result.Result:
     """Run it. CannotRun; OSError when a file cannot be read."""
-    seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
-    target = _target(scenario, arguments)
-    headers_of = _headers_of(arguments)
-    about = _about(scenario, arguments, seed)
-    runner = Runner(scenario, seed, target, headers_of)
+    seed = seed_of(arguments)
+    target = target_of(scenario, arguments, arguments.url)
+    about = about_run(scenario, arguments, seed)
+    runner = Runner(scenario, seed, target, headers_of(arguments))
+    return summarize(scenario, seed, watched(runner, scenario, arguments), about)
+
+
+def seed_of(arguments: argparse.Namespace) -> int:
+    return arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
+
+
+def watched(runner: Runner, scenario: Scenario, arguments: argparse.Namespace) -> Samples:
+    """Run it in a loop of its own, with progress on a terminal, until it ends or is told to."""
     show = not arguments.quiet and sys.stderr.isatty()
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection of garbage would be a lag of the client's own
     try:
         with _many_connections():
-            samples = uvloop.run(_until_interrupted(runner, scenario.total_s if show else 0.0))
+            return uvloop.run(_until_interrupted(runner, scenario.total_s if show else 0.0))
     finally:
         gc.enable()
         gc.unfreeze()
-    return summarize(scenario, seed, samples, about)
 
 
 @contextlib.contextmanager
@@ -217,18 +229,19 @@ def _show(runner: Runner, total_s: float) -> Callable[[], None]:
     return stop
 
 
-def _target(scenario: Scenario, arguments: argparse.Namespace) -> Target:
+def target_of(scenario: Scenario, arguments: argparse.Namespace, url: str) -> Target:
+    """CannotRun."""
     tls = None
-    if arguments.url.startswith("https:"):
+    if url.startswith("https:"):
         resume = scenario.connections.resume
         tls = client_context(resume=resume, ca_file=arguments.ca, insecure=arguments.insecure)
     try:
-        return parse_target(arguments.url, tls)
+        return parse_target(url, tls)
     except ValueError as error:
         raise CannotRun(f"--url: {error}") from error
 
 
-def _headers_of(arguments: argparse.Namespace) -> HeadersOf:
+def headers_of(arguments: argparse.Namespace) -> HeadersOf:
     if arguments.token_key is None:
         return lambda session: {}
     claims: dict[str, Any] = {}
@@ -256,7 +269,7 @@ def _json_or_text(value: str) -> Any:
         return value
 
 
-def _about(scenario: Scenario, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
+def about_run(scenario: Scenario, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Everything that a repetition needs; no secrets."""
     described = msgspec.to_builtins(scenario)
     described["headers"] = {

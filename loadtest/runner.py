@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -40,21 +40,28 @@ class Talk:
 
 
 class Runner:
-    """One run. `headers_of` a session's number are sent beside those of the scenario."""
+    """One run. `headers_of` a session's number are sent beside those of the scenario. With
+    `others` each request goes to `target` or one of them, drawn at random: its `arm`."""
 
     def __init__(
-        self, scenario: Scenario, seed: int, target: Target, headers_of: HeadersOf
+        self,
+        scenario: Scenario,
+        seed: int,
+        target: Target,
+        headers_of: HeadersOf,
+        others: Sequence[Target] = (),
     ) -> None:
         self._scenario = scenario
         self._seed = seed
-        self._target = target
+        self._targets = (target, *others)
         self._headers_of = headers_of
         self._corpus = prompts.Corpus(seed)
         self._plan = plan(scenario, seed)
         self._next = 0
         self._live: dict[Record, Lane | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lanes = Lanes(target, scenario.connections.reuse, self._opened)
+        reuse = scenario.connections.reuse
+        self._lanes = [Lanes(each, reuse, self._opened) for each in self._targets]
         self._over = asyncio.Event()
         self._stopped = False
         self._waiting = 0
@@ -102,7 +109,8 @@ class Runner:
             self._finish(record, UNFINISHED)
             if lane is not None:
                 lane.drop()
-        self._lanes.close()
+        for lanes in self._lanes:
+            lanes.close()
 
     # -- what is due -----------------------------------------------------------------------------
     def _tick(self) -> None:
@@ -149,18 +157,20 @@ class Runner:
         record = Record(session.number, turn, session.kind.name, due_at)
         record.started_at = time.perf_counter()
         record.slow = session.pause_s > 0
+        if len(self._targets) > 1:
+            rng = random.Random(f"{self._seed}/{session.number}/{turn}/arm")
+            record.arm = rng.randrange(len(self._targets))
         self.samples.records.append(record)
         talk.messages.append(prompts.question(session, turn, self._corpus))
-        request = self._request(talk)
-        lane = self._lanes.take()
+        request = self._request(talk, self._targets[record.arm])
+        lane = self._lanes[record.arm].take()
         if lane is None:
             self._connect(talk, record, request)
         else:
             self._send(lane, talk, record, request)
 
-    def _request(self, talk: Talk) -> bytes:
+    def _request(self, talk: Talk, target: Target) -> bytes:
         body = msgspec.json.encode(prompts.body(talk.session, talk.turn, talk.messages))
-        target = self._target
         headers = {
             "host": target.authority,
             "content-type": "application/json",
@@ -181,7 +191,7 @@ class Runner:
     async def _connected(self, talk: Talk, record: Record, request: bytes) -> None:
         try:
             async with asyncio.timeout(self._scenario.timeout_s):
-                lane = await self._lanes.connect()
+                lane = await self._lanes[record.arm].connect()
         except ConnectError as error:
             self._failed(record, error.problem, str(error))
         except TimeoutError:
@@ -200,7 +210,7 @@ class Runner:
                 self.samples.reconnects += 1
                 self._connect(talk, record, request)
             else:
-                self._lanes.give_back(lane)
+                self._lanes[record.arm].give_back(lane)
                 self._ended(talk, record, exchange)
 
         def too_late() -> None:
