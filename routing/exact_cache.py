@@ -6,7 +6,7 @@ them holds counts as held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from core.kv_events import CPU, Event
 from routing.index import PrefixIndex, Target
@@ -18,6 +18,9 @@ Events of a prompt come with its first token, at times some 50 ms later."""
 
 _SLOWEST = CPU
 """Fetching from memory is worth nearly as much as having it, fetching from disk is not."""
+
+_LARGEST = 1024
+"""Blocks of an engine that has told nothing are believed not to have more tokens."""
 
 Place = tuple[PrefixIndex, Target]
 
@@ -98,10 +101,19 @@ class ExactCache:
             return False
         self._expired_at = now
         index, target = place
-        due = (target.leaving[number] for number in range(target.due))
-        untold = any(blocks and blocks[-1] not in target.held for blocks in due)
+        due = [target.leaving[number] for number in range(target.due)]
         index.expire(target)
-        return untold
+        return self._untold(due, target.held)
+
+    def _untold(self, prompts: Iterable[Sequence[int]], held: Container[int]) -> bool:
+        """Whether the last whole block of the engine's of any prompt is not held."""
+        sizes = [rank.residency.largest for rank in self._ranks.values()]
+        engine = max(sizes, default=0) or _LARGEST
+        for blocks in prompts:
+            whole = len(blocks) * self.block_tokens // engine * engine // self.block_tokens
+            if whole and blocks[whole - 1] not in held:
+                return True
+        return False
 
     # --- told by ranks
 

@@ -95,6 +95,8 @@ class Residency:
         # Of engines whose blocks do not divide ours: two of theirs may complete the same key.
         self._sharers: dict[int, list[_Node]] = {}
         self._group: int | None = None
+        self.largest = 0
+        """The size of the engine's blocks in tokens, once it has told of one."""
         self.unknown = 0
         self.opaque = 0
         self.refused = 0
@@ -130,6 +132,7 @@ class Residency:
             self._group = event.group
         elif event.group != self._group:
             return
+        self.largest = max(self.largest, event.block_tokens)
         nodes, hashes = self._nodes, event.hashes
         parent = None if event.parent is None else nodes.get(event.parent)
         if parent is None and event.parent is not None:

@@ -7,6 +7,7 @@ A batch is msgpack: `[timestamp, [event, ...], rank]`. An event is a map with a 
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,12 +42,12 @@ def decode_batch(data: bytes | memoryview) -> Batch:
     """Raises ValueError when it is no batch at all."""
     try:
         document = _decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not msgpack: {error}") from error
     if not isinstance(document, list) or len(document) < 2 or not isinstance(document[1], list):
         raise ValueError("not a batch of events")
     ts, raw = document[0], document[1]
-    if not isinstance(ts, int | float):
+    if not isinstance(ts, int | float) or not math.isfinite(ts):
         raise ValueError("a batch without a time")
     rank = document[2] if len(document) > 2 and type(document[2]) is int else None
     events: list[Event] = []
@@ -92,7 +93,7 @@ def _event(fields: dict[str, Any]) -> Event:
     parent = fields.get("parent_block_hash")
     if parent is not None:
         parent = _hashes([parent])[0]
-    reusable = fields.get("kv_cache_spec_kind") in _REUSABLE
+    reusable = _text(fields.get("kv_cache_spec_kind")) in _REUSABLE
     if reusable and len(tokens) != len(hashes) * size:
         raise ValueError("tokens that do not fill the blocks")
     adapter = _text(fields.get("lora_name"))

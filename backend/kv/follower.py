@@ -23,7 +23,10 @@ SUBSCRIBED_S = 0.1
 """After a connection is made, so long until its publisher has surely heard what we subscribe to."""
 REPLAY_S = 3.0
 """Silence of one who was asked for a replay. vLLM looks for such questions ten times a second."""
-_HWM = 20_000
+_HWM = 5_000
+"""Messages that wait for us; beyond that they are dropped, and asked for."""
+_REPLAY_HWM = 100_000
+"""More than a publisher remembers: it drops what finds no room, and nobody would ask again."""
 _MOST_BYTES = 64 * 1024 * 1024
 _HEARTBEAT_MS = 5_000
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -194,6 +197,7 @@ class Follower:
         socket = self._context.socket(zmq.DEALER)
         try:
             self._configure(socket)
+            socket.setsockopt(zmq.RCVHWM, _REPLAY_HWM)
             socket.connect(endpoint)
         except zmq.ZMQError:
             socket.close(linger=0)

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from backend.kv.events import Batch
 from core.kv_events import Trust
 
-MOST_HELD = 10_000
+MOST_HELD = 1_000
+"""Batches, until a replay is over; more of them are asked for afterwards."""
 LOST_S = 5.0
 """Without a connection for so long, its cache is judged by what was sent there."""
 STALE_S = 10.0

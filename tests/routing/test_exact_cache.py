@@ -118,6 +118,7 @@ def test_memory_is_as_good_and_disk_is_not() -> None:
 def test_a_prompt_counts_until_its_events_should_have_come() -> None:
     world = World()
     world.cache.use(True)
+    world.cache.apply(0, [stored(OTHER)])
     blocks = keys(TOKENS)
     world.index.expect(world.target, blocks)
     assert world.matched(TOKENS) == 4
@@ -126,6 +127,18 @@ def test_a_prompt_counts_until_its_events_should_have_come() -> None:
     assert world.matched(TOKENS) == 4
     assert world.review(), "nothing was told of it"
     assert world.matched(TOKENS) == 0
+
+
+def test_a_prompt_that_fills_no_block_of_the_engine_is_not_missed() -> None:
+    world = World()
+    world.cache.use(True)
+    world.cache.apply(0, [Stored([1], None, OTHER, 16)])
+    for length, missed in ((12, False), (16, True)):
+        blocks = keys(TOKENS[:length])
+        world.index.expect(world.target, blocks)
+        world.index.confirm(world.target, blocks)
+        world.review()
+        assert world.review() is missed
 
 
 def test_a_prompt_that_was_told_of_is_not_missed() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from backend.kv.events import decode_batch
 from core.kv_events import CPU, DISK, GPU, Cleared, Removed, Stored
@@ -143,12 +145,43 @@ def test_a_removal_that_cannot_be_read_clears() -> None:
         msgspec.msgpack.encode([1.0]),
         msgspec.msgpack.encode([1.0, 3]),
         msgspec.msgpack.encode(["now", []]),
+        msgspec.msgpack.encode([float("nan"), []]),
+        b"\x91" * 100_000 + b"\x01",
         msgspec.msgpack.encode({"ts": 1.0, "events": []}),
     ],
 )
 def test_no_batch(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"batch|msgpack"):
         decode_batch(data)
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.text(max_size=3)
+    | st.binary(max_size=3)
+    | st.floats(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+FIELD = st.sampled_from(
+    [
+        *("block_hashes", "parent_block_hash", "token_ids", "block_size", "extra_keys", "medium"),
+        *("group_idx", "lora_name", "lora_id", "cache_salt", "kv_cache_spec_kind"),
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["BlockStored", "BlockRemoved"]), FIELD, ANYTHING)
+def test_no_value_of_a_field_is_too_odd(kind: str, field: str, value: object) -> None:
+    """It is read, left out or taken for a clear, and what is read can be applied."""
+    event = stored(**{"type": kind, field: value})
+    batch = decode_batch(packed(event))
+    assert len(batch.events) + batch.malformed + batch.unknown >= 1
+    for found in batch.events:
+        assert isinstance(found, Stored | Removed | Cleared)
 
 
 def test_a_batch_may_be_short_or_longer_than_known() -> None:
