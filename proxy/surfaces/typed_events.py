@@ -1,7 +1,9 @@
 """Watches a stream whose events have types, as those of Messages and Responses. Pure.
 
-Every byte passes unchanged. What is looked into are the events that a `Grammar` marks: those with
-usage, errors, and those that end the stream. The type is that of the `event:` line, which these
+Every byte passes unchanged, event by event: of one that is cut in its middle the client sees
+nothing (unless it is very long), or its SDK would fail to parse it before it comes to the error.
+What is looked into are the events that a `Grammar` marks: those with usage, errors, and those that
+end the stream. The type is that of the `event:` line, which these
 APIs always send; only where a stream has none is it read from the data. Line ends inside JSON are
 escaped, so a search for an `event:` line never finds text of an answer.
 """
@@ -55,6 +57,7 @@ class TypedScanner:
         "_delta",
         "_grammar",
         "_on_terminated",
+        "_passing",
         "_tail",
         "_write",
         "error",
@@ -75,7 +78,8 @@ class TypedScanner:
         self._delta = grammar.delta
         self._write = write
         self._on_terminated = on_terminated
-        self._tail = bytearray()  # an incomplete trailing event, which the client has been sent
+        self._tail = bytearray()  # an incomplete trailing event
+        self._passing = False  # whether the client has been sent what there is of it
         self.events = 0
         self.terminated = False
         self.usage: dict[str, Any] | None = None
@@ -86,7 +90,7 @@ class TypedScanner:
 
     @property
     def mid_event(self) -> bool:
-        return bool(self._tail)
+        return self._passing and bool(self._tail)
 
     def part(self) -> None:
         """Nothing more comes, and nothing more is written."""
@@ -113,7 +117,7 @@ class TypedScanner:
             self._write(data)
 
     def judge(self, data: bytes) -> bytes:
-        """Take note of these bytes, all of which may be relayed."""
+        """Take note of these bytes; what of them may be relayed now."""
         if not self._tail and data[:7] == _LINE and data[-2:] == b"\n\n" and 13 not in data:
             events = data.count(b"\n\n")
             if data.count(b"\n\n" + _LINE) == events - 1 and not self._marked(data):
@@ -122,22 +126,29 @@ class TypedScanner:
         tail = self._tail
         looked_at = max(0, len(tail) - 3)
         tail += data
+        out = data if self._passing else b""
         # A long event comes in many pieces, so it is not copied for each of them.
         if tail.find(b"\n\n", looked_at) >= 0 or tail.find(13, looked_at) >= 0:
             whole = bytes(tail)
             end = _last_boundary(whole)
             self._inspect(whole[:end])
             del tail[:end]
+            if end:
+                out = data[: len(data) - len(tail)] if self._passing else whole[:end]
+                self._passing = False
         if len(tail) > _MAX_TAIL:
+            if not self._passing:
+                out += tail
+                self._passing = True
             del tail[_KEPT_START:-_KEPT_END]
-        return data
+        return out
 
     def finish(self) -> bytes:
         """The stream has ended; some servers leave out the last empty line."""
         tail = bytes(self._tail)
         self._tail.clear()
         self._inspect(tail)
-        return b""
+        return b"" if self._passing else tail
 
     def _marked(self, data: bytes) -> bool:
         return any(data.find(mark) >= 0 for mark in self._grammar.marks)

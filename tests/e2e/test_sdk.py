@@ -1,13 +1,16 @@
-"""The OpenAI SDK against the process, over TLS: the same as against the replica itself."""
+"""The SDKs of OpenAI and Anthropic against the process, over TLS: the same as against the replica
+itself."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 import pytest_asyncio
@@ -188,3 +191,129 @@ async def test_a_replica_that_dies_under_a_stream_raises(house: SimpleNamespace)
         assert len("".join(received).split()) == 3
         await house.replica.start_listening()
         assert await chat_whole(client)
+
+
+async def test_responses_are_streamed_by_the_helper(house: SimpleNamespace) -> None:
+    async with through(house) as client, direct(house) as theirs:
+        texts = []
+        for each in (client, theirs):
+            async with each.responses.stream(
+                model="demo", input="What is a headrace?", max_output_tokens=24
+            ) as stream:
+                kinds = [event.type async for event in stream]
+                final = await stream.get_final_response()
+            assert kinds[0] == "response.created"
+            assert kinds[-1] == "response.completed"
+            assert final.usage is not None
+            assert final.usage.output_tokens == 24
+            texts.append(final.output_text)
+    assert texts[0] == texts[1]
+
+
+async def test_a_response_is_retrieved_cancelled_and_gone_on_with(house: SimpleNamespace) -> None:
+    async with through(house) as client:
+        made = await client.responses.create(model="demo", input="Hello")
+        assert (await client.responses.retrieve(made.id)).output_text == made.output_text
+        assert (await client.responses.cancel(made.id)).status == "cancelled"
+        more = await client.responses.create(
+            model="demo", input="More", previous_response_id=made.id
+        )
+        assert more.id != made.id
+    async with through(house, "beta") as other:
+        with pytest.raises(openai.NotFoundError):
+            await other.responses.retrieve(made.id)
+
+
+async def test_embeddings_are_made(house: SimpleNamespace) -> None:
+    async with through(house) as client:
+        answer = await client.embeddings.create(
+            model="demo", input=["one", "two"], encoding_format="float"
+        )
+    assert len(answer.data) == 2
+    assert answer.usage.prompt_tokens > 0
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_stream_of_responses_that_breaks_raises(house: SimpleNamespace, fault: str) -> None:
+    async def read() -> None:
+        async with through(house) as client:
+            stream = await client.responses.create(
+                model="demo", input="Hello", stream=True, user=f"fake:{fault}"
+            )
+            async for event in stream:
+                if event.type == "response.failed":  # the API's own way, which is no exception
+                    request, problem = stream.response.request, str(event.response.error)
+                    raise openai.APIError(problem, request, body=None)
+
+    with pytest.raises(openai.APIError):
+        await read()
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_the_helper_for_responses_raises_too(house: SimpleNamespace, fault: str) -> None:
+    async def read() -> None:
+        async with (
+            through(house) as client,
+            client.responses.stream(model="demo", input="Hello", user=f"fake:{fault}") as stream,
+        ):
+            await stream.get_final_response()
+
+    with pytest.raises((openai.APIError, RuntimeError)):  # RuntimeError: it saw no completed one
+        await read()
+
+
+def claude(house: SimpleNamespace, tenant: str = "acme", **more: Any) -> anthropic.AsyncAnthropic:
+    http_client = anthropic.DefaultAsyncHttpxClient(verify=house.identity.client_context())
+    given = options(house, tenant)
+    given["base_url"] = given["base_url"].removesuffix("/v1")
+    return anthropic.AsyncAnthropic(http_client=http_client, **{**given, **more})
+
+
+ASKED: dict[str, Any] = {"model": "demo", "messages": QUESTION, "max_tokens": 24}
+
+
+async def test_messages_are_streamed_by_anthropics_helper(house: SimpleNamespace) -> None:
+    async with claude(house) as client:
+        async with client.messages.stream(**ASKED) as stream:
+            text = "".join([piece async for piece in stream.text_stream])
+            final = await stream.get_final_message()
+        whole = await client.messages.create(**ASKED)
+        count = await client.messages.count_tokens(model="demo", messages=ASKED["messages"])
+    assert len(text.split()) == 24
+    assert final.content[0].text == whole.content[0].text == text
+    assert final.stop_reason == "max_tokens"
+    assert final.usage.output_tokens == 24
+    cached = whole.usage.cache_read_input_tokens or 0
+    assert count.input_tokens == whole.usage.input_tokens + cached
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_message_that_breaks_raises(house: SimpleNamespace, fault: str) -> None:
+    async def read() -> None:
+        async with (
+            claude(house) as client,
+            client.messages.stream(**ASKED, extra_body={"user": f"fake:{fault}"}) as stream,
+        ):
+            await stream.get_final_message()
+
+    with pytest.raises(anthropic.APIStatusError) as caught:
+        await read()
+    assert caught.value.body["type"] == "error"
+
+
+async def test_refusals_are_the_exceptions_that_anthropics_sdk_has(house: SimpleNamespace) -> None:
+    async with claude(house) as client:
+        with pytest.raises(anthropic.NotFoundError) as unknown:
+            await client.messages.create(**{**ASKED, "model": "gpt-9"})
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.create(**{**ASKED, "system": "word " * 33_000})
+    assert unknown.value.body["error"]["type"] == "not_found_error"
+    async with claude(house, api_key="sk-nonsense") as client:
+        with pytest.raises(anthropic.AuthenticationError):
+            await client.messages.create(**ASKED)
+    async with claude(house, "few") as client:
+        for _ in range(2):  # another test may have used some of them
+            with contextlib.suppress(anthropic.RateLimitError):
+                await client.messages.create(**ASKED)
+        with pytest.raises(anthropic.RateLimitError):
+            await client.messages.create(**ASKED)

@@ -94,8 +94,8 @@ def test_it_is_the_same_however_the_bytes_come(
     watch = Watch(shape)
     pieces = [whole[a:b] for a, b in pairwise(places)]
     scanner = watch.take(*pieces)
-    scanner.finish()
-    assert watch.seen == whole
+    last = scanner.finish()
+    assert watch.seen + last == whole
     assert scanner.terminated
     assert scanner.events == 2
     assert scanner.usage is not None
@@ -141,11 +141,27 @@ def test_a_stream_without_event_lines_goes_by_its_types() -> None:
     assert scanner.events == 2
 
 
-def test_the_client_has_seen_what_an_incomplete_event_has() -> None:
+def test_of_an_incomplete_event_the_client_sees_nothing() -> None:
     watch = Watch(MESSAGES)
     scanner = watch.take(MESSAGE[2], MESSAGE[4][:30])
+    assert not scanner.mid_event
+    assert watch.written == MESSAGE[2]
+    watch.take(MESSAGE[4][30:] + MESSAGE[5][:3])
+    assert watch.written == MESSAGE[2] + MESSAGE[4]
+
+
+def test_a_very_long_event_is_not_held_back() -> None:
+    watch = Watch(MESSAGES)
+    long = event({"type": "content_block_delta", "delta": {"text": "x" * 600_000}})
+    scanner = watch.take(long[:300_000])
     assert scanner.mid_event
-    assert watch.written.endswith(MESSAGE[4][:30])
+    assert watch.written == long[:300_000]
+    watch.take(long[300_000:-1])
+    assert watch.written == long[:-1]
+    watch.take(b"\n" + MESSAGE[5][:3])
+    assert not scanner.mid_event
+    assert watch.written == long
+    assert scanner.events == 1
 
 
 def test_a_last_event_of_any_length_has_its_usage() -> None:
