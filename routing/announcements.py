@@ -1,10 +1,10 @@
 """What a worker tells the process that keeps the prefix index, without waiting for it. Pure.
 
 Datagrams of records: a prompt is on its way to a place (with its blocks), its first token came, it
-failed; and what concerns a place as a whole. The heading says in which life the worker is, and for
-which life of the index's keeper it was written: what another one was meant to read counts for
-nothing. A datagram that begins `anew` means that nothing said before holds; after it come all
-prompts that are still on their way. So whatever was lost, both agree from then on.
+failed; and what concerns a place as a whole. The heading says in which life the worker is, for
+which life of the index's keeper it was written, and its number there: what another one was meant to
+read counts for nothing. A datagram that begins `anew` means that nothing said before holds; after
+it come all prompts that are still on their way. So whatever was lost, both agree from then on.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ MOST_BLOCKS = 8_000
 """Of one prompt; what comes after them is not told. They must fit into a datagram."""
 _DATAGRAM = 60_000
 _MOST_WAITING = 4 * 1024 * 1024
+_ANEW = 1 << 63
 _HEAD = struct.Struct("<QQQ")
 _RECORD = struct.Struct("<BxHIQ")
+
+_NUMBER_BITS = 40
 
 Key = tuple[int, int, int]
 """Prompts on their way: the place, how many blocks, the last one (which stands for all)."""
@@ -58,7 +61,13 @@ class Record(NamedTuple):
 class Heading(NamedTuple):
     life: int
     reader: int
+    number: int
     anew: bool
+
+    @property
+    def mark(self) -> int:
+        """Grows with each datagram, and with each life of the reader."""
+        return self.reader << _NUMBER_BITS | self.number
 
 
 class Announcer:
@@ -74,6 +83,7 @@ class Announcer:
         self._size = 0
         self._most = _MOST_WAITING
         self._waiting_size = 0
+        self._number = 0
         self.lost = 0
         self.begin(reader)
 
@@ -84,6 +94,11 @@ class Announcer:
     def reader(self) -> int:
         """Which life of the index's keeper is spoken to."""
         return self._reader
+
+    @property
+    def mark(self) -> int:
+        """Of the datagram that holds what is said now; see `Heading.mark`."""
+        return self._reader << _NUMBER_BITS | self._number + 1
 
     def expect(self, place: int, blocks: Sequence[int]) -> None:
         blocks = blocks[:MOST_BLOCKS]
@@ -114,7 +129,8 @@ class Announcer:
         self._records.clear()
         self._size = self._waiting_size = 0
         self._most = 1 << 62
-        self._waiting.append(_HEAD.pack(self._life, reader, True))
+        self._number = 1
+        self._waiting.append(_HEAD.pack(self._life, reader, _ANEW | 1))
         for key, (blocks, count) in self._live.items():
             for _ in range(count):
                 self._expect(key, blocks)
@@ -158,7 +174,8 @@ class Announcer:
             self.begin(self._reader)
 
     def _close(self) -> None:
-        head = _HEAD.pack(self._life, self._reader, False)
+        self._number += 1
+        head = _HEAD.pack(self._life, self._reader, self._number)
         datagram = b"".join((head, *self._records))
         self._waiting.append(datagram)
         self._waiting_size += len(datagram)
@@ -170,8 +187,8 @@ def heading(datagram: bytes) -> Heading:
     """Raises ValueError for what no worker sends."""
     if len(datagram) < _HEAD.size:
         raise ValueError(f"a datagram of {len(datagram)} bytes")
-    life, reader, anew = _HEAD.unpack_from(datagram)
-    return Heading(life, reader, bool(anew))
+    life, reader, number = _HEAD.unpack_from(datagram)
+    return Heading(life, reader, number & ~_ANEW, bool(number & _ANEW))
 
 
 def records(datagram: bytes) -> Iterator[Record]:

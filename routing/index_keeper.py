@@ -132,18 +132,20 @@ class IndexKeeper:
                 self._lives[worker] = self._life_of(worker)
                 self._forget(worker)
 
-    def hear(self, worker: int, datagram: bytes, now: float) -> None:
-        """Raises ValueError for what no worker sends."""
+    def hear(self, worker: int, datagram: bytes, now: float) -> int | None:
+        """Returns what to tell the worker that it was heard (`Heading.mark`), if it was. Raises
+        ValueError for what no worker sends."""
         head = heading(datagram)
         if self._lives[worker] != self._life_of(worker):
             self.review()
         if head.life != self._lives[worker] or head.reader != self._life:
             self.ignored += 1
-            return
+            return None
         if head.anew:
             self._forget(worker)
         for record in records(datagram):
             self._take(worker, record, now)
+        return head.mark
 
     def _take(self, worker: int, record: Record, now: float) -> None:
         kind = record.kind

@@ -1,8 +1,8 @@
 """The prefix index as one of several workers has it. Pure.
 
 What replicas hold is read from memory that one process writes (`index_keeper.py`), without asking
-it. What this worker has sent and is not answered is here as well, so that it counts at once; the
-others hear of it through the keeper, within a pass of its loop.
+it. The others hear of what this worker sends through the keeper, within a pass of its loop; here
+it counts at once, until the keeper is known to have heard it.
 """
 
 from __future__ import annotations
@@ -13,31 +13,43 @@ from routing.announcements import Announcer
 from routing.index import PrefixIndex
 from routing.index_target import Reading, Target
 
+_MOST_UNHEARD = 500_000
+
 
 class SharedIndex(PrefixIndex):
-    """`held` are the masks that the keeper writes, by the bits of `places`; `wake` is called when
-    there is something to send. A replica without a place is matched by what is sent from here."""
+    """`held` are the masks that the keeper writes, by the bits of `places`. `heard` tells the mark
+    of the last datagram that it has read; `wake` is called when there is something to send. Of a
+    replica without a place nothing is known."""
 
     def __init__(
         self,
         held: Reading,
         announcer: Announcer,
         places: Mapping[str, int],
-        wake: Callable[[], None],
+        *,
         most_places: int,
+        heard: Callable[[], int],
+        wake: Callable[[], None],
     ) -> None:
         super().__init__(1 << 62)
         self._held = held
         self._announcer = announcer
         self._places = places
-        self._wake = wake
         self._most_places = most_places
+        self._heard = heard
+        self._wake = wake
         self._by_place: dict[int, Target] = {}
-        self._spare = 0
+        self._without_place = 0
+        # What may not have been heard, by bit: once `_mark` is heard, all of `_older` has been.
+        self._newer: dict[int, set[int]] = {}
+        self._older: dict[int, set[int]] = {}
+        self._unheard: list[tuple[int, set[int]]] = []
+        self._unheard_size = 0
+        self._mark = -1
         self._held_by = self._held_or_sent
 
     def __repr__(self) -> str:
-        return f"<SharedIndex {len(self._masks)} blocks on their way, {self._announcer}>"
+        return f"<SharedIndex of {len(self._by_place)} places, {self._announcer}>"
 
     def __len__(self) -> int:
         """None of its own: the keeper counts them."""
@@ -53,12 +65,13 @@ class SharedIndex(PrefixIndex):
     def add(self, capacity: int, name: str = "") -> Target:
         place = self._places.get(name)
         if place is None:
-            self._spare += 1
-            return self.add_at(1 << self._most_places + self._spare, capacity)
+            self._without_place += 1
+            return self.add_at(1 << self._most_places + self._without_place, capacity)
         before = self._by_place.get(place)
         if before is not None:
             if before.name == name:  # it was away for long
-                self._tell_cold(place)
+                self._announcer.cold(place)
+                self._wake()
             if before.alive:
                 self.remove(before)
         target = self._by_place[place] = self.add_at(1 << place, capacity)
@@ -67,24 +80,34 @@ class SharedIndex(PrefixIndex):
         return target
 
     def expect(self, target: Target, blocks: Sequence[int]) -> None:
-        if not target.alive:
-            return  # its place is another replica's
-        super().expect(target, blocks)
-        if blocks and target.place >= 0:
-            self._announcer.expect(target.place, blocks)
-            self._wake()
+        if not target.alive or target.place < 0 or not blocks:
+            return  # its place may be another replica's
+        if self._heard() >= self._mark or self._unheard_size > _MOST_UNHEARD:
+            self._turn()
+        sent = self._newer.get(target.bit)
+        if sent is None:
+            sent = self._newer[target.bit] = set()
+            self._unheard.append((target.bit, sent))
+        sent.update(blocks)
+        self._unheard_size += len(blocks)
+        self._announcer.expect(target.place, blocks)
+        self._wake()
 
     def confirm(self, target: Target, blocks: Sequence[int]) -> None:
-        super().drop(target, blocks)
         if blocks and target.place >= 0:
             self._announcer.confirm(target.place, blocks)
             self._wake()
 
     def drop(self, target: Target, blocks: Sequence[int]) -> None:
-        super().drop(target, blocks)
         if blocks and target.place >= 0:
             self._announcer.drop(target.place, blocks)
             self._wake()
+
+    def remove(self, target: Target) -> None:
+        super().remove(target)
+        for sent in (self._newer, self._older):
+            sent.pop(target.bit, None)
+        self._unheard = [*self._older.items(), *self._newer.items()]
 
     def corrected(self, target: Target, *, predicted: int, delivered: int) -> None:
         if target.alive and target.place >= 0:
@@ -97,9 +120,15 @@ class SharedIndex(PrefixIndex):
             self._announcer.resize(target.place, target.nominal)
             self._wake()
 
-    def _tell_cold(self, place: int) -> None:
-        self._announcer.cold(place)
-        self._wake()
+    def _turn(self) -> None:
+        self._older, self._newer = self._newer, {}
+        self._unheard = list(self._older.items())
+        self._unheard_size = 0
+        self._mark = self._announcer.mark
 
     def _held_or_sent(self, block: int, default: int, /) -> int:
-        return self._held.get(block, 0) | self._masks.get(block, default)
+        mask = self._held.get(block, default)
+        for bit, sent in self._unheard:
+            if block in sent:
+                mask |= bit
+        return mask

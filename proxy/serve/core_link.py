@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 from core.metrics import Metrics
 from core.shared_memory import WorkerState
@@ -30,7 +31,12 @@ class CoreLink:
         self._announcer = Announcer(memory.lives.of(worker), memory.core_life)
         self._ledger = WorkerLedger(memory.ledger, worker, places)
         self._index = SharedIndex(
-            memory.masks, self._announcer, places, self._wake, most_places=memory.places
+            memory.masks,
+            self._announcer,
+            places,
+            most_places=memory.places,
+            heard=partial(memory.heard.__getitem__, worker),
+            wake=self._wake,
         )
         self.host = Host(self._ledger, self._index, memory.lock)
         self._socket = memory.to_core(worker)

@@ -106,7 +106,9 @@ class Core:
                 datagram = line.recv(_LONGEST)
                 if not datagram:
                     return
-                self.keeper.hear(worker, datagram, time.monotonic())
+                mark = self.keeper.hear(worker, datagram, time.monotonic())
+                if mark is not None:
+                    self._memory.heard[worker] = mark
         except BlockingIOError:
             pass
         except ValueError as error:

@@ -12,7 +12,7 @@ from core.shared_ledger import SharedLedger
 from core.shared_lives import SharedLives
 from core.shared_lock import SharedLock
 from core.shared_map import SharedMap
-from core.shared_memory import StateBoard
+from core.shared_memory import SharedRows, StateBoard
 from core.shared_wide_map import WORD_BITS, WideMap
 from proxy.serve.config import Config
 from proxy.serve.places import room_for
@@ -25,7 +25,8 @@ _BUFFER_BYTES = 4 * 1024 * 1024
 class HostMemory:
     """`ledger`: what each worker gave each replica. `masks`: who holds which prefix, written by
     the core. `lives` of the workers and, the last one, of the core. `lock`: whoever chooses a
-    replica has it. `core_state`: what the core says of itself."""
+    replica has it. `heard`: the last datagram of each worker that the core has read, written by
+    that. `core_state`: what it says of itself."""
 
     def __init__(self, workers: int, places: int, entries: int) -> None:
         self.workers = workers
@@ -35,6 +36,7 @@ class HostMemory:
         self.masks = SharedMap(entries) if parts == 1 else WideMap(entries, parts)
         self.lives = SharedLives(workers + 1)
         self.lock = SharedLock()
+        self.heard = SharedRows(1, 8 * workers).row(0).cast("Q")
         self.core_state = StateBoard(1).for_worker(0)
         self._lines = [_pair() for _ in range(workers)]
 

@@ -32,8 +32,9 @@ def test_what_is_said_is_read_in_order() -> None:
     announcer.resize(5, 9000)
     announcer.corrected(0, 4, 2)
     first, second = sent(announcer)
-    assert heading(first) == (7, 3, True)
-    assert heading(second) == (7, 3, False)
+    assert heading(first) == (7, 3, 1, True)
+    assert heading(second) == (7, 3, 2, False)
+    assert (heading(second).mark, heading(second).mark + 1) == (3 << 40 | 2, announcer.mark)
     assert said([first, second]) == [
         (Kind.EXPECT, 2, 3, 2**64 - 1, 10, 11, 2**64 - 1),
         (Kind.EXPECT, 2, 2, 11, 10, 11),

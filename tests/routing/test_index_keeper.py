@@ -31,8 +31,16 @@ class Worker:
     def __init__(self, host: Host, number: int) -> None:
         self.announcer = Announcer(host.lives.of(number), host.lives.of(KEEPER))
         self.woken = 0
+        self.heard = 0
         places = {name: room.place for name, room in host.rooms.items()}
-        self.index = SharedIndex(host.masks, self.announcer, places, self.wake, 64)
+        self.index = SharedIndex(
+            host.masks,
+            self.announcer,
+            places,
+            most_places=64,
+            heard=lambda: self.heard,
+            wake=self.wake,
+        )
         self.targets = {name: self.index.add(100, name) for name in host.rooms}
 
     def wake(self) -> None:
@@ -63,7 +71,8 @@ class Host:
         for number, worker in enumerate(self.workers):
             while (datagram := worker.announcer.next()) is not None:
                 worker.announcer.sent()
-                self.keeper.hear(number, datagram, self.now)
+                mark = self.keeper.hear(number, datagram, self.now)
+                worker.heard = mark if mark is not None else worker.heard
 
     def kill_keeper(self) -> None:
         self.lives.ended(KEEPER)
@@ -221,12 +230,13 @@ def test_capacities_are_the_keepers() -> None:
     assert len(two.index) == 0
 
 
-def test_without_a_place_only_what_is_sent_from_here_counts() -> None:
+def test_without_a_place_nothing_counts() -> None:
     host = Host()
     one = host.workers[0]
     target = one.index.add(100, "unknown")
+    other = one.index.add(100, "unknown too")
+    assert target.bit != other.bit
     one.index.expect(target, path("ab"))
-    assert one.index.match(path("abc"), target.bit) == [(target.bit, 2)]
     one.index.corrected(target, predicted=1, delivered=0)
     one.index.resize(target, 9)
     one.index.confirm(target, path("ab"))
