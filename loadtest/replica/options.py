@@ -12,6 +12,7 @@ DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 class ReplicaOptions:
     """Speeds of 0 mean "takes no time"; the defaults answer as fast as the machine can.
 
+    adapters: other names that it answers to, each with a cache of its own.
     behaviour: misbehaviours of every request (see `behaviour.KNOWN`).
     max_queued: waiting requests beyond this are refused as vLLM does; None = never.
     keep_alive_s: idle connections are closed after this (vLLM: 5 s).
@@ -22,6 +23,7 @@ class ReplicaOptions:
     """
 
     model: str = "demo"
+    adapters: tuple[str, ...] = ()
     tokenizer: Path = DEMO_MODEL / "tokenizer.json"
     chat_template: Path = DEMO_MODEL / "chat_template.jinja"
     max_model_len: int = 32_768

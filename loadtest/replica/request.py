@@ -53,8 +53,9 @@ def parse_generation(
     body: dict[str, Any], chat: bool, options: ReplicaOptions, speech: Speech, behaviour: Behaviour
 ) -> Generation:
     """Refused for whatever vLLM refuses before it streams: model, lengths, options."""
-    if body.get("model", options.model) != options.model:
-        raise Refused(404, dialect.no_such_model(body["model"], options.model))
+    model = body.get("model", options.model)
+    if model != options.model and model not in options.adapters:
+        raise Refused(404, dialect.no_such_model(model, options.model))
     required = "messages" if chat else "prompt"
     if body.get(required) in (None, []):
         raise Refused(400, dialect.invalid_field(f"body.{required}", "missing", "Field required"))
@@ -78,7 +79,7 @@ def parse_generation(
         include_usage=stream and bool(wanted.get("include_usage")),
         continuous_usage=stream and bool(wanted.get("continuous_usage_stats")),
         return_token_ids=bool(body.get("return_token_ids")),
-        salt=str(body.get("cache_salt") or ""),
+        salt=("" if model == options.model else model + ":") + str(body.get("cache_salt") or ""),
     )
 
 

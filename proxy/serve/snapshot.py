@@ -90,6 +90,7 @@ class Snapshot:
             self.parts = (*self.parts, self.observer.tracer)
         self.files: Sequence[File] = (prepared.prompter, self.observer.log)
         replicas, models = around.replicas, complete(config.models)
+        bases = {m.name: m.adapter_of for m in models if m.adapter_of is not None}
         self.pins = _pins(prepared, previous)
         dispatcher = Dispatcher(
             router=replicas.router,
@@ -102,7 +103,7 @@ class Snapshot:
             estimates=self.limiter.estimates,
             clock=around.clock,
             metrics=metrics,
-            bases={m.name: m.adapter_of for m in models if m.adapter_of is not None},
+            bases=bases,
         )
         self.pipeline = Pipeline(
             Services(
@@ -121,7 +122,10 @@ class Snapshot:
                 prioritized=frozenset(m.name for m in models if m.takes_priority),
                 turns=around.turns,
                 stored=Stored(
-                    self.pins, replicas.registry.ids_of, dispatcher.deliver, around.clock
+                    self.pins,
+                    lambda model: replicas.registry.ids_of(bases.get(model, model)),
+                    dispatcher.deliver,
+                    around.clock,
                 ),
             )
         )

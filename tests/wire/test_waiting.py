@@ -79,3 +79,20 @@ async def test_draining_lets_those_who_wait_end(tmp_path: Path) -> None:
         for client in clients:
             client.close()
     assert [(answer.status, answer.complete) for answer in answers] == [(200, True)] * 3
+
+
+async def test_an_adapter_is_served_by_its_models_replicas_under_its_own_name(
+    tmp_path: Path,
+) -> None:
+    async with FakeReplica(adapters=("sql",)) as replica:
+        made = base_config([replica.url])
+        made["models"].append({"name": "sql", "aliases": ["sql-lora"], "adapter_of": "demo"})
+        async with InProcess(made, tmp_path) as gateway:
+            client = await Client.open(gateway.port)
+            answers = [await client.ask(chat(model=name)) for name in ("demo", "sql-lora")]
+            listed = await client.ask(b"", path="/v1/models", method="GET")
+            client.close()
+        assert [answer.status for answer in answers] == [200, 200]
+        asked = [record.body["model"] for record in replica.requests]
+    assert asked == ["demo", "sql"]
+    assert {card["id"] for card in listed.json()["data"]} == {"demo", "sql", "sql-lora"}
