@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import pairwise
+from collections import Counter as Tally
+from collections.abc import Collection, Sequence
+from itertools import pairwise, repeat
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar, cast
 
 import msgspec
@@ -118,6 +119,14 @@ class Histogram(_Instrument):
         cells = self._cells
         cells[self._first + bisect_left(self._bounds, value)] += 1.0
         cells[self._slot] += value
+
+    def observe_all(self, values: Collection[float]) -> None:
+        """As `observe` for each, at less than its cost for many."""
+        cells, first = self._cells, self._first
+        places = Tally(map(bisect_left, repeat(self._bounds), values))
+        for place, times in places.items():
+            cells[first + place] += times
+        cells[self._slot] += sum(values)
 
     def observe_many(self, value: float, times: int) -> None:
         """As so many calls of `observe` with the same value."""

@@ -22,6 +22,10 @@ FLUSH_S = 0.05
 FLUSH_RECORDS = 64
 """Flush sooner when so many wait: a pipe holds 64 KiB."""
 OFF = "off"
+_SECONDS = (
+    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0),
+)
 _CUTS = (256, 12)
 """Characters kept of each text when a line is too long: the second always fits."""
 
@@ -38,7 +42,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `shadow_refusals` are the rules that would have refused. `over_budget` are the parts
     that took longer than the `tier` allows. `trace` (a `proxy.tracing.trace.Trace`, if it is
     traced), `spent` and the `*_at` are of the running clock, in seconds, and unset again when it
-    has stopped.
+    has stopped; `spent` only when it was counted.
     """
 
     request_id: str
@@ -99,10 +103,10 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     def enter(self, phase: str, now: float) -> None:
         """`phase` begins at `now`, and the one before it ends."""
-        spent, before = self.spent, self.phase
+        spent = self.spent
         if spent is None:
             self.spent = {}
-        elif before is not None:
+        elif before := self.phase:
             spent[before] = spent.get(before, 0.0) + now - self.entered_at
         self.phase = phase
         self.entered_at = now
@@ -110,17 +114,22 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
             self.trace.trail.append((phase, now))
 
     def leave(self, now: float) -> dict[str, float]:
-        """The exchange ends: what each phase took, in seconds, is returned and put into the
-        fields."""
-        spent, last = self.spent or {}, self.phase
-        if last is not None and self.spent is not None:
+        """The exchange ends: what each phase took, in seconds."""
+        spent, last = self.spent, self.phase
+        if spent is None:
+            spent = self.spent = {}
+        elif last is not None:
             spent[last] = spent.get(last, 0.0) + now - self.entered_at
-        for phase, seconds in spent.items():
-            if (field := _FIELDS.get(phase)) is not None:
-                setattr(self, field, milliseconds(seconds))
-        self.trace = self.spent = self.first_event_at = self.first_events_at = None
+        self.trace = self.first_event_at = self.first_events_at = None
         self.entered_at = 0.0
         return spent
+
+    def word_phases(self) -> None:
+        """Put what each phase took into the fields."""
+        if self.spent is not None:
+            for phase, seconds in self.spent.items():
+                # As `milliseconds`, written out: there are ten for each request.
+                setattr(self, _FIELDS[phase], int(seconds * 1e6) / 1e3)
 
 
 _FIELDS = {phase: phase + "_ms" for phase in PHASES}
@@ -149,18 +158,31 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+class _Nowhere:
+    waiting_bytes = 0
+
+    def __repr__(self) -> str:
+        return OFF
+
+    def put(self, line: bytes) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class RecordLog:
-    """Gathers records for `flush_s` and writes them together, as `line_of` words them. None as
-    sink: nowhere. `write` needs a running event loop."""
+    """Gathers records for `flush_s` and writes them together, as `line_of` words them. `write`
+    needs a running event loop."""
 
     def __init__(
         self,
-        sink: Sink | None,
+        sink: Sink,
         line_of: Callable[[AccessRecord], bytes],
         flush_s: float,
         wall: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._sink = sink
+        self._sink: Sink | None = sink
         self._line_of = line_of
         self._flush_s = flush_s
         self._wall = wall
@@ -212,8 +234,9 @@ class RecordLog:
 
 
 class AccessLog(RecordLog):
-    """Writes records to `stdout`, `stderr`, a file, or nowhere (`off`). Raises ConfigError if the
-    target cannot be opened."""
+    """Writes records to `stdout`, `stderr`, a file, or nowhere (`off`), and counts their phases on
+    the way: that, too, is cheaper for many in a row. Raises ConfigError if the target cannot be
+    opened."""
 
     def __init__(
         self, target: str, metrics: Metrics, wall: Callable[[], datetime] = utc_now
@@ -222,11 +245,37 @@ class AccessLog(RecordLog):
             "headrace_access_log_dropped_total",
             "Access log lines lost because their target was full or gone.",
         )
-        sink = None if target == OFF else LineSink(target, dropped.inc)
-        super().__init__(sink, line_of, FLUSH_S, wall)
+        phases = metrics.histogram(
+            "headrace_phase_seconds",
+            "Where the time of exchanges with a model went, by phase",
+            _SECONDS,
+            ("phase",),
+        )
+        self._phases = {phase: phases.labels(phase) for phase in PHASES}
+        if target == OFF:
+            super().__init__(_Nowhere(), _no_line, FLUSH_S, wall)
+        else:
+            super().__init__(LineSink(target, dropped.inc), line_of, FLUSH_S, wall)
+
+    def flush(self) -> None:
+        taken: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        for record in self._waiting:
+            record.word_phases()
+            spent, record.spent = record.spent, None
+            if spent is not None and record.model is not None:
+                for phase, seconds in spent.items():
+                    taken[phase].append(seconds)
+        for phase, values in taken.items():
+            if values:
+                self._phases[phase].observe_all(values)
+        super().flush()
 
 
 _encode = msgspec.json.Encoder().encode
+
+
+def _no_line(record: AccessRecord) -> bytes:
+    return b""
 
 
 def line_of(record: msgspec.Struct) -> bytes:

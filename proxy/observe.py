@@ -12,7 +12,6 @@ from proxy.access_log import AccessLog, AccessRecord, milliseconds
 from proxy.budgets.config import BudgetsConfig
 from proxy.budgets.judge import Budgets, declared_s
 from proxy.budgets.meters import BudgetMeters
-from proxy.phases import PHASES
 from proxy.recent import RecentRow
 from proxy.tracing.tracer import Tracer
 from proxy.usage import UsageLog
@@ -68,13 +67,6 @@ class Observer:
             "From the first byte of the request to the request being sent upstream",
             (0.0001, 0.00025, 0.0005, *_SECONDS[:10]),
         ).labels()
-        phases = metrics.histogram(
-            "headrace_phase_seconds",
-            "Where the time of exchanges with a model went, by phase",
-            (0.00005, 0.0001, 0.00025, 0.0005, *_SECONDS),
-            ("phase",),
-        )
-        self._phases = {phase: phases.labels(phase) for phase in PHASES}
         self._tokens = metrics.counter(
             "headrace_tokens_total", "Tokens by model and kind", ("model", "kind")
         )
@@ -127,10 +119,9 @@ class Observer:
             meters = self._by_model.get(record.model)
             if meters is None:
                 meters = self._by_model[record.model] = self._meters_of(record.model)
-            meters.observe(record)
-            for phase, seconds in spent.items():
-                self._phases[phase].observe(seconds)
+            meters.observe(record, spent)
         if self.tracer is not None and trace is not None:
+            record.word_phases()
             self.tracer.end(trace, exchange.request, record, now)
         if self._recent is not None:
             self._recent.take(record, now)
@@ -206,12 +197,12 @@ class _ModelMeters:
     def __repr__(self) -> str:
         return f"<_ModelMeters {self._ttft!r}>"
 
-    def observe(self, record: AccessRecord) -> None:
+    def observe(self, record: AccessRecord, spent: Mapping[str, float]) -> None:
         ttft_ms = record.ttft_ms
         if ttft_ms is not None:
             self._ttft.observe(ttft_ms / 1e3)
-            if record.first_token_ms is not None:
-                self._overhead.observe((ttft_ms - record.first_token_ms) / 1e3)
+            if (first_token_s := spent.get("first_token")) is not None:
+                self._overhead.observe(ttft_ms / 1e3 - first_token_s)
         output = record.completion_tokens
         if output is not None and output > 1 and record.stream and record.relay_ms is not None:
             self._tpot.observe(record.relay_ms / 1e3 / (output - 1))

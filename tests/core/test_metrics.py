@@ -84,8 +84,14 @@ def test_many_observations_of_one_value_are_as_many_observations() -> None:
 def test_histogram_buckets_add_up(values: list[float], bounds: list[float]) -> None:
     metrics = Metrics.private()
     histogram = metrics.histogram("headrace_h", "H.", bounds)
+    together = metrics.histogram("headrace_t", "T.", bounds)
+    together.observe_all(values)
     for value in values:
         histogram.observe(value)
+    assert (
+        metrics.board.collect()["headrace_t"].series[()][1:]
+        == (metrics.board.collect()["headrace_h"].series[()][1:])
+    )
     total, *counts = metrics.board.collect()["headrace_h"].series[()]
     assert total == sum(values)
     for index, bound in enumerate(bounds):

@@ -158,3 +158,21 @@ def test_a_bad_target_is_refused(metrics: Metrics) -> None:
 
 def test_milliseconds_are_rounded_to_microseconds() -> None:
     assert milliseconds(0.0123456789) == 12.345
+
+
+@pytest.mark.parametrize("target", ["off", "log"])
+async def test_phases_are_counted_with_the_line(
+    target: str, tmp_path: Path, metrics: Metrics
+) -> None:
+    log = AccessLog(target if target == "off" else str(tmp_path / target), metrics)
+    spent = {"auth": 0.0002, "relay": 0.5}
+    for model in ("demo", None):
+        log.write(AccessRecord(request_id="r", model=model, spent=dict(spent)))
+    assert metrics.value("headrace_phase_seconds", "auth") == 0
+    log.flush()
+    assert metrics.value("headrace_phase_seconds", "auth") == 1
+    assert metrics.value("headrace_phase_seconds", "relay") == 1
+    log.close()
+    if target == "log":
+        line = lines(tmp_path)[0]
+        assert (line["auth_ms"], line["relay_ms"], "spent" in line) == (0.2, 500.0, False)

@@ -20,9 +20,10 @@ def test_phases_follow_each_other_without_a_gap() -> None:
     assert record.phase == "connect"
     spent = record.leave(4.0)
     assert spent == {"head": 0.25, "gate": 0.5, "route": 1.25, "connect": 1.25}
+    assert record.entered_at == 0.0
+    record.word_phases()
     assert (record.head_ms, record.gate_ms, record.route_ms) == (250.0, 500.0, 1250.0)
     assert (record.connect_ms, record.auth_ms) == (1250.0, None)
-    assert (record.spent, record.entered_at) == (None, 0.0)
 
 
 def test_a_record_that_never_ran_has_no_phases() -> None:
@@ -31,4 +32,7 @@ def test_a_record_that_never_ran_has_no_phases() -> None:
 
 
 def test_server_timing_is_in_milliseconds() -> None:
-    assert server_timing({"auth": 0.0001, "route": 0.01}) == b"auth;dur=0.10, route;dur=10.00"
+    spent = {"auth": 0.0001, "route": 0.01, "queue": 0.0, "relay": 0.009994}
+    worded = b"auth;dur=0.10, route;dur=10.00, queue;dur=0.00, relay;dur=9.99"
+    assert server_timing(spent) == worded
+    assert server_timing({**spent, "first_token": 20.0}) == worded + b", first_token;dur=20000.00"
