@@ -26,11 +26,11 @@ venv: $(STAMP) ## make .venv
 demo: $(STAMP) ## run the whole gateway against two fake replicas
 	$(BIN)/headrace demo
 
-test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest
+test: test-unit ## run the tests: those of single modules, then the others, which wait a lot
+	$(BIN)/python -m pytest -n 4 --dist=worksteal $(addprefix --ignore=,$(UNIT))
 
-test-unit: $(STAMP) ## run the tests of single modules alone: no sockets, some ten seconds
-	$(BIN)/python -m pytest $(UNIT)
+test-unit: $(STAMP) ## run the tests of single modules alone: no sockets, under ten seconds
+	$(BIN)/python -m pytest -n 2 --dist=worksteal $(UNIT)
 
 check: $(STAMP) ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

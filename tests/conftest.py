@@ -81,7 +81,7 @@ class ValkeyServer:
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        give_up_at = time.monotonic() + 10
+        give_up_at = time.monotonic() + 30
         while not self._answers():
             assert self._process.poll() is None, "the Valkey server ended at once"
             assert time.monotonic() < give_up_at, "the Valkey server does not answer"

@@ -126,8 +126,8 @@ class Replicas:
                 self._put(wanted.roster, wanted.targets)
 
     def _reports(self, replica_id: str) -> bool:
-        """Whether its metrics are those of an engine."""
-        return self.registry.load(replica_id) is not None
+        """Whether its metrics are those of an engine. One that has left does not report."""
+        return replica_id in self.registry.entries and self.registry.load(replica_id) is not None
 
     def _follow(self) -> None:
         """Hear of those that tell what they hold, if anybody asks the index, and the core does not

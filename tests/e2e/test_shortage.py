@@ -45,7 +45,10 @@ def test_with_too_few_descriptors_it_says_so_and_ends(tmp_path: Path, limit: int
 @contextlib.asynccontextmanager
 async def serving(**overload: Any) -> AsyncIterator[Process]:
     async with FakeReplica() as replica:
-        document = base_config([replica.url])
+        # Nothing that opens and closes descriptors by itself.
+        quiet = {"active_health": False, "metrics": "off", "pool": {"warm": 0}}
+        document = base_config([replica.url], upstream=quiet)
+        document["replicas"][0]["kv_events"] = "off"
         document["listen"]["overload"] = overload
         with Process(document) as gateway:
             yield gateway

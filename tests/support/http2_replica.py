@@ -231,7 +231,7 @@ class Http2Replica:
             await listening.close(self._listener)
         for connection in self.connections:
             connection.abort()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.open:
                 await asyncio.sleep(0.002)
 

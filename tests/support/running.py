@@ -113,7 +113,7 @@ class InProcess:
     ) -> None:
         assert self._task is not None
         self.stop.set()
-        await asyncio.wait_for(self._task, 20)
+        await asyncio.wait_for(self._task, 60)
         self.sockets.close()
         logging.getLogger("headrace").setLevel(self._level)
 
@@ -190,7 +190,7 @@ class Process:
                 stderr=errors,
             )
 
-    def wait_listening(self, timeout_s: float = 20.0) -> None:
+    def wait_listening(self, timeout_s: float = 60.0) -> None:
         give_up_at = time.monotonic() + timeout_s
         while b"listening on" not in self.stderr():
             assert self._process is not None
@@ -210,7 +210,7 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
-    def ended(self, timeout_s: float = 20.0) -> int:
+    def ended(self, timeout_s: float = 60.0) -> int:
         """The exit status, once it has one. Blocks: use a thread when the loop has work."""
         assert self._process is not None
         return self._process.wait(timeout_s)
@@ -220,7 +220,7 @@ class Process:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(10)
+            return self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -316,7 +316,7 @@ async def metric(gateway: Process, name: str, **labels: str) -> float:
     return 0.0
 
 
-async def eventually(condition: Callable[[], Awaitable[Any]], within_s: float = 10.0) -> Any:
+async def eventually(condition: Callable[[], Awaitable[Any]], within_s: float = 30.0) -> Any:
     """What `condition` returns once it is true."""
     give_up_at = time.monotonic() + within_s
     while not (found := await condition()):

@@ -61,7 +61,7 @@ class Answer:
         self.done.set_exception(error)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)
@@ -94,7 +94,7 @@ class Client:
 
     async def ask(self, fresh: bool = False) -> tuple[Hold, Answer]:
         connection, answer = await self.begin(fresh)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await answer.done
         return connection, answer
 

@@ -7,7 +7,7 @@ import math
 import os
 import time
 
-HANG_S = 60.0
+HANG_S = 120.0
 _SET_ANEW_S = 10.0
 
 

@@ -34,7 +34,7 @@ class SpokenProcess:
         self._rest = b""
         self.said: list[str] = []
 
-    def wait_for(self, pattern: str, timeout_s: float = 20.0) -> str:
+    def wait_for(self, pattern: str, timeout_s: float = 60.0) -> str:
         """The next line that matches."""
         give_up_at = time.monotonic() + timeout_s
         while True:
@@ -58,7 +58,7 @@ class SpokenProcess:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
-    def ended(self, timeout_s: float = 20.0) -> int:
+    def ended(self, timeout_s: float = 60.0) -> int:
         """The exit status, once all processes that hold its stderr are gone."""
         try:
             self.wait_for("(?!)", timeout_s)

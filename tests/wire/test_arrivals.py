@@ -75,7 +75,7 @@ async def is_closed(gateway: InProcess, data: bytes) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(data)
     try:
-        return await asyncio.wait_for(reader.read(), 5) == b""
+        return await asyncio.wait_for(reader.read(), 20) == b""
     except ConnectionError:
         return True
     finally:

@@ -43,7 +43,7 @@ async def healthy(client: Client) -> bool:
 async def is_closed(port: int) -> bool:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        return await asyncio.wait_for(reader.read(), 5) == b""
+        return await asyncio.wait_for(reader.read(), 20) == b""
     except ConnectionError:
         return True
     finally:

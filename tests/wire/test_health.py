@@ -73,7 +73,7 @@ async def watching(**options: Any) -> AsyncIterator[tuple[FakeReplica, Registry]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.005)
 

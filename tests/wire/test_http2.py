@@ -114,7 +114,7 @@ async def test_a_reset_stops_the_replica(
     await client.until(lambda: stream in client.answers)
     client.send(reset(stream))
     record = replica.requests[0]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while record.outcome != "aborted":
             await asyncio.sleep(0.01)
     replica.behaviour = ""

@@ -38,7 +38,7 @@ def word(port: int) -> str:
 
 
 def told(port: int) -> list[str]:
-    give_up_at = time.monotonic() + 10
+    give_up_at = time.monotonic() + 30
     while True:
         with (
             contextlib.suppress(ConnectionError),
@@ -58,7 +58,7 @@ def is_alive(pid: int) -> bool:
 
 
 def gone(pid: int) -> bool:
-    give_up_at = time.monotonic() + 10
+    give_up_at = time.monotonic() + 30
     while is_alive(pid):
         if time.monotonic() > give_up_at:
             return False

@@ -85,7 +85,7 @@ async def tick(client: Client, seconds: int) -> None:
 
 
 async def end(answer: Answer) -> bytes:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await answer.done
     return answer.body
 
