@@ -73,6 +73,15 @@ class ExactCache:
     def __repr__(self) -> str:
         return f"<ExactCache of {len(self._ranks)} ranks, used={self._used}>"
 
+    def left_out(self) -> dict[str, int]:
+        """Blocks that the replica told of and nobody knows, by why, since the beginning."""
+        found = [rank.residency for rank in self._ranks.values()]
+        return {
+            "orphan": sum(one.unknown for one in found),
+            "image": sum(one.opaque for one in found),
+            "bound": sum(one.refused for one in found),
+        }
+
     def residency(self, rank: int) -> Residency:
         if rank not in self._ranks:
             self._ranks[rank] = _Rank(self)

@@ -27,6 +27,7 @@ from routing.exact_cache import ExactCache, Place
 
 REVIEW_S = 0.1
 _LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_REASONS = ("orphan", "image", "bound")
 
 Start = Callable[[str | None, str], int]
 
@@ -57,6 +58,11 @@ class _Meters:
             "KV events of a type that is not known, or malformed.",
             ("replica", "fault"),
         )
+        self.left_out = metrics.counter(
+            "headrace_kv_blocks_left_out_total",
+            "Blocks of KV events that are not known: after an unknown one, with images, too many.",
+            ("replica", "reason"),
+        )
         self.lag = metrics.histogram(
             "headrace_kv_event_lag_seconds",
             "From a batch's publication to its receipt, by both hosts' clocks.",
@@ -70,6 +76,8 @@ class _Meters:
             family.remove(replica_id)
         for fault in ("unknown", "malformed"):
             self.odd.remove(replica_id, fault)
+        for reason in _REASONS:
+            self.left_out.remove(replica_id, reason)
 
 
 class _Rank:
@@ -118,6 +126,7 @@ class _Replica:
         self._ranks: dict[int, Trust] = {}
         self._trust = Trust.APPROX
         self._ended = False
+        self._left_out = dict.fromkeys(_REASONS, 0)
         self._show()
 
     def __repr__(self) -> str:
@@ -159,6 +168,11 @@ class _Replica:
     def review(self, now: float) -> None:
         if self.cache.review(now) and self.subscriber is not None:
             self.subscriber.due()
+        left_out = self.cache.left_out()
+        if left_out != self._left_out:
+            for reason, count in left_out.items():
+                self.meters.left_out.labels(self.id, reason).inc(count - self._left_out[reason])
+            self._left_out = left_out
 
     def _show(self) -> None:
         for trust in Trust:

@@ -158,11 +158,16 @@ async def test_what_is_counted() -> None:
     rank.counted(Batch(1.0, []), -5.0)
     rank.missed()
     rank.cleared()
+    rank.happened([STORED._replace(parent=9), STORED._replace(plain=0)])
+    world.kv._replicas["r"].review(1.0)
+    world.kv._replicas["r"].review(2.0)
     value = world.metrics.value
     assert value("headrace_kv_event_batches_total", "r") == 2
     assert value("headrace_kv_event_lag_seconds") == 2
     assert value("headrace_kv_events_odd_total", "r", "unknown") == 2
     assert value("headrace_kv_events_odd_total", "r", "malformed") == 3
+    assert value("headrace_kv_blocks_left_out_total", "r", "orphan") == 1
+    assert value("headrace_kv_blocks_left_out_total", "r", "image") == 1
     assert value("headrace_kv_event_gaps_total", "r") == 1
     assert value("headrace_kv_cache_clears_total", "r") == 1
     await world.kv.close()
