@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from core.document import parse
+from core.loading import schema
 from proxy.serve.__main__ import main
+from proxy.serve.config import Config
 
 ROOT = Path(__file__).parents[3]
 MINIMAL = (ROOT / "configs/minimal.yaml").read_text()
@@ -159,3 +164,42 @@ def test_a_file_that_is_no_yaml_is_refused_by_reload_too(
     first = capsys.readouterr().err
     assert main(["check", "-c", str(file)]) == 2
     assert capsys.readouterr().err == first
+
+
+def test_every_key_is_described() -> None:
+    """In `docs/configuration.md`, in the part of its section."""
+    made = schema(Config)
+    definitions = made["$defs"]
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    parts = {found[1]: found[2] for found in _find_parts(text)}
+    for section, node in definitions["Config"]["properties"].items():
+        described = words(parts.get(section, text))
+        assert section in words(text)
+        assert set(schema_keys(node, definitions)) <= described, section
+
+
+_find_parts = re.compile(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)").finditer
+
+
+def words(text: str) -> set[str]:
+    """Those between backticks."""
+    return set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", text))))
+
+
+def schema_keys(
+    node: Any, definitions: dict[str, Any], inside: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """All keys that may be below `node`."""
+    if isinstance(node, list):
+        for one in node:
+            yield from schema_keys(one, definitions, inside)
+    elif isinstance(node, dict) and "$ref" in node:
+        name = node["$ref"].rpartition("/")[2]
+        if name not in inside:
+            yield from schema_keys(definitions[name], definitions, (*inside, name))
+    elif isinstance(node, dict):
+        for key, value in node.get("properties", {}).items():
+            yield key
+            yield from schema_keys(value, definitions, inside)
+        for part in ("anyOf", "items", "prefixItems", "additionalProperties"):
+            yield from schema_keys(node.get(part), definitions, inside)
