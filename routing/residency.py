@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from core.kv_events import GPU, TIERS, BlockHash, Cleared, Event, Removed, Stored
-from routing.blocks import TOKEN_BYTES, chain
+from routing.blocks import MOST_BLOCKS, TOKEN_BYTES, chain
 
 _COUNT_BITS = 16
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
@@ -141,6 +141,10 @@ class Residency:
             return
         made = hashes[: event.plain]
         self.opaque += len(hashes) - len(made)
+        most = (MOST_BLOCKS - 1) * self._block_tokens // event.block_tokens
+        if len(made) > most:  # nobody asks for prompts of that length
+            self.refused += len(made) - most
+            made = made[:most]
         if len(nodes) + len(made) > self._most:
             self.refused += len(made)
             return

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.kv_events import CPU, DISK, GPU, Cleared, Event, Removed, Stored
-from routing.blocks import chain, seed
+from routing.blocks import MOST_BLOCKS, chain, seed
 from routing.residency import NOWHERE, Residency
 
 CANONICAL = 8
@@ -175,6 +175,15 @@ def test_it_is_bounded() -> None:
     residency, held = made(most=6)
     residency.apply([stored(TOKENS), stored(TOKENS, salt="a")])
     assert (len(residency), len(held.blocks), residency.refused) == (6, 3, 6)
+
+
+def test_an_event_longer_than_any_prompt_is_cut() -> None:
+    residency, held = made(most=100_000)
+    tokens = list(range(CANONICAL * (MOST_BLOCKS + 2)))
+    names = list(range(len(tokens) // CANONICAL))
+    residency.apply([Stored(names, None, tokens, CANONICAL)])
+    assert list(held.blocks) == keys(tokens)[: MOST_BLOCKS - 1]
+    assert residency.refused == 3
 
 
 class Engine:
