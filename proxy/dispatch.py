@@ -8,7 +8,6 @@ connections at the very moment at which we use them (RFC 9112 section 9.3.1).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from proxy.phases import server_timing
 from proxy.relay import Relay, RelayTimeouts, Upstream
 from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.shape import Shape
-from proxy.turns import LARGE_BYTES
+from proxy.turns import LARGE_BYTES, next_pass
 
 _MOST_TOKENS = 2**31  # beyond what any exchange can use: such a count is a fault
 
@@ -259,7 +258,7 @@ class Dispatcher:
         fresh: bool,
     ) -> None:
         if len(delivery.body) >= LARGE_BYTES:
-            await asyncio.sleep(0)  # choosing and sending are two steps
+            await next_pass()  # choosing and sending are two steps
         record.enter("connect", self._now())
         record.predicted_cached_tokens = lease.predicted_cached
         connection = await self._pool.connect(lease.replica.id, fresh)

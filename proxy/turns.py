@@ -16,6 +16,11 @@ LARGE_READ_BYTES = 32 * 1024
 """Likewise a connection of which so much of a body was read at once."""
 
 
+async def next_pass() -> None:
+    """Let the loop serve what is ready before the next step."""
+    await asyncio.sleep(0)
+
+
 class Turns:
     """One for all requests of a worker."""
 
