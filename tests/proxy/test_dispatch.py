@@ -31,6 +31,7 @@ from core.prompt import Prompt
 from proxy.access_log import AccessRecord
 from proxy.dispatch import Delivery, Dispatcher
 from proxy.flow import Watchdog
+from proxy.turns import LARGE_BYTES
 from ratelimit.estimate import Estimates
 
 
@@ -99,6 +100,22 @@ async def test_counts_come_from_the_replicas_usage() -> None:
     assert s.delivery.cached_tokens == 4
     assert s.router.leases[0].settled == (7, 4, 3)
     assert s.health.good == ["r0"]
+
+
+@pytest.mark.parametrize(("size", "asked"), [(LARGE_BYTES - 1, [("r0", False)]), (LARGE_BYTES, [])])
+async def test_a_large_request_is_chosen_for_and_sent_in_two_steps(
+    size: int, asked: list[tuple[str, bool]]
+) -> None:
+    s = Setting(FakePool(stream(EVENT, DONE)))
+    s.delivery.body = bytes(size)
+    seen: list[list[tuple[str, bool]]] = []
+
+    def on_lease(lease: object, number: int) -> None:
+        asyncio.get_running_loop().call_soon(lambda: seen.append([*s.pool.asked]))
+
+    s.router.on_lease = on_lease
+    assert await s.run() is None
+    assert seen == [asked]
 
 
 @pytest.mark.parametrize("nonsense", [-1, True, 1.5, "12", None, [], 2**31 + 1, 10**30])
