@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from core.errors import Unavailable
 from routing.admission import Offer, Waiter
@@ -32,6 +32,53 @@ def refusal(members: Sequence[Member], full: int, small: int) -> Unavailable:
         reason, retry_s = "replicas_tried", _FULL_RETRY_S
         text = "Every replica of this model was tried."
     return Unavailable(text, code=reason, retry_after_s=retry_s)
+
+
+def obstacle(member: Member, needed: int, exclude: Collection[str]) -> str:
+    """Why `member` does not get a request that needs so many KV tokens; empty if it may."""
+    in_flight, limit = member.account.in_flight, member.replica.max_in_flight
+    if member.replica.id in exclude:
+        return "tried"
+    if limit is not None and in_flight >= limit:
+        return "full"
+    if member.kv_known and needed > member.kv_tokens:
+        return "kv_too_small"
+    if not member.proven and in_flight >= UNPROVEN_IN_FLIGHT:
+        return "unproven"
+    return ""
+
+
+def eligible(
+    members: Sequence[Member], needed: int, exclude: Collection[str], patient: bool
+) -> Sequence[Member]:
+    """Those without an obstacle now; of the `patient` none, if some will have none later. Raises
+    Unavailable.
+
+    The rules of `obstacle` in one flat loop, as it is every request's.
+    """
+    fit: list[Member] = []
+    unproven: list[Member] = []
+    full = small = 0
+    for member in members:
+        if exclude and member.replica.id in exclude:
+            continue
+        in_flight = member.account.in_flight
+        limit = member.replica.max_in_flight
+        if limit is not None and in_flight >= limit:
+            full += 1
+        elif member.kv_known and needed > member.kv_tokens:
+            small += 1
+        elif not member.proven and in_flight >= UNPROVEN_IN_FLIGHT:
+            unproven.append(member)
+        else:
+            fit.append(member)
+    if fit:
+        return fit
+    if unproven:  # better a cold replica than none
+        return unproven
+    if full and patient:
+        return ()
+    raise refusal(members, full, small)
 
 
 def saturated(members: Sequence[Member], hold_s: float) -> bool:

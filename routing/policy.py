@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from routing.config import RoutingConfig
 from routing.index import PrefixIndex
 from routing.member import NEVER, Member
-from routing.score import Terms, Weights, Wish, favoured, queue_seconds, scores
+from routing.score import Score, Terms, Weights, Wish, favoured, queue_seconds, scores
 
 Choice = tuple[Member, int, Terms | None]
 """The chosen replica, how many prompt tokens it is believed to hold, and why (see `Score`)."""
@@ -29,6 +29,11 @@ class Policy(Protocol):
         self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
     ) -> Choice:
         """`last`: the replica that served the same session last, if any did."""
+
+    def weigh(
+        self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
+    ) -> list[tuple[int, Score | None]]:
+        """What it makes of each: the tokens believed to be there, and the score, if it has any."""
 
     def cached(self, members: Sequence[Member], wish: Wish) -> int:
         """How many tokens of the prompt are believed to be somewhere."""
@@ -53,6 +58,11 @@ class RoundRobin:
     ) -> Choice:
         return min(members, key=_waiting), 0, None
 
+    def weigh(
+        self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
+    ) -> list[tuple[int, Score | None]]:
+        return [(0, None)] * len(members)
+
     def cached(self, members: Sequence[Member], wish: Wish) -> int:
         return 0
 
@@ -74,6 +84,11 @@ class LeastLoad:
         self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
     ) -> Choice:
         return min(members, key=_load), 0, None
+
+    def weigh(
+        self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
+    ) -> list[tuple[int, Score | None]]:
+        return [(0, None)] * len(members)
 
     def cached(self, members: Sequence[Member], wish: Wish) -> int:
         return 0
@@ -109,17 +124,18 @@ class PrefixAffinity:
         self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
     ) -> Choice:
         blocks, matches, cached, newest_at = self._look(members, wish)
-        starting = newest_at > now - self._slow_start_s
-        penalties = self._penalties(members, now) if starting else None
-        costs = scores(members, wish, cached, self._weights, penalties)
-        if last is not None:
-            for number, member in enumerate(members):
-                if member.replica.id == last:
-                    costs[number] = favoured(costs[number], self._session_bonus_s)
+        costs = self._costs(members, wish, cached, newest_at=newest_at, now=now, last=last)
         limit = min(costs)[0] + self._window
         tied = [number for number, cost in enumerate(costs) if cost[0] <= limit]
         chosen = tied[0] if len(tied) == 1 else _untie(tied, members, cached, matches, blocks)
         return members[chosen], cached[chosen], costs[chosen]
+
+    def weigh(
+        self, members: Sequence[Member], wish: Wish, now: float, last: str | None = None
+    ) -> list[tuple[int, Score | None]]:
+        _, _, cached, newest_at = self._look(members, wish)
+        costs = self._costs(members, wish, cached, newest_at=newest_at, now=now, last=last)
+        return [(held, Score._make(cost)) for held, cost in zip(cached, costs, strict=True)]
 
     def cached(self, members: Sequence[Member], wish: Wish) -> int:
         return max(self._look(members, wish)[2])
@@ -171,6 +187,25 @@ class PrefixAffinity:
                     cached.append(count * block_tokens)
                     break
         return blocks, matches, cached, newest_at
+
+    def _costs(
+        self,
+        members: Sequence[Member],
+        wish: Wish,
+        cached: Sequence[int],
+        *,
+        newest_at: float,
+        now: float,
+        last: str | None,
+    ) -> list[Terms]:
+        starting = newest_at > now - self._slow_start_s
+        penalties = self._penalties(members, now) if starting else None
+        costs = scores(members, wish, cached, self._weights, penalties)
+        if last is not None:
+            for number, member in enumerate(members):
+                if member.replica.id == last:
+                    costs[number] = favoured(costs[number], self._session_bonus_s)
+        return costs
 
     def _penalties(self, members: Sequence[Member], now: float) -> list[float]:
         """Slow start: a replica that just came gets a share of the others' queues on top."""

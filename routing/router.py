@@ -11,18 +11,19 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 from core.claim import NOBODY, Claim
 from core.clock import Clock
+from core.errors import Unavailable
 from core.metrics import Metrics
 from core.prompt import Prompt
 from core.replica import Load, Replica
 from routing.admission import AdmissionQueue, Waiter
 from routing.config import RoutingConfig
-from routing.eligibility import UNPROVEN_IN_FLIGHT, offers, refusal, saturated, with_room
+from routing.eligibility import eligible, offers, saturated, with_room
+from routing.explain import Explanation, explain
 from routing.fleet import ModelFleet
 from routing.host import Host
 from routing.index import PrefixIndex, Target
 from routing.lease import Lease
 from routing.ledger import Ledger
-from routing.member import Member
 from routing.meters import RouterMeters, WaitingMeters
 from routing.policy import Choice, make_policy
 from routing.score import Wish, has_enough, queue_seconds, work_tokens
@@ -67,6 +68,7 @@ class Router:
         self._models: dict[str, ModelFleet] = {}
         self._knee = float(config.attention_knee_tokens)
         self._hold_s = config.admission.hold_s
+        self._patient = config.admission.max_waiting > 0
         self._sessions = Sessions(_MOST_SESSIONS)
         self._picks = 0
         self._meters = RouterMeters(metrics)
@@ -97,7 +99,10 @@ class Router:
         """The best replica for `prompt`, charged; while all have enough to do, when it is its turn.
         `enter` is told that the phase `queue` begins, and when it ends. Raises Unavailable or
         RateLimited, with the reason as `code`."""
-        lease = self._alone(self._pick, model, prompt, max_output_tokens, exclude, claim)
+        if self._host is None:
+            lease = self._pick(model, prompt, max_output_tokens, exclude, claim)
+        else:
+            lease = self._alone(self._pick, model, prompt, max_output_tokens, exclude, claim)
         if lease is not None:
             return lease
         if enter is not None:
@@ -149,19 +154,25 @@ class Router:
         claim: Claim | None,
     ) -> Lease | None:
         """None: it must wait, which it never must without a `claim`."""
-        patient = claim is not None and self._config.admission.max_waiting > 0
-        claim = claim or NOBODY
+        if claim is None:
+            claim, patient = NOBODY, False
+        else:
+            patient = self._patient
         now = self.clock()
         fleet = self._current(model, now)
         wish = self._wish(fleet, prompt, max_output_tokens)
         needed = wish[0] + (max_output_tokens or 0)
-        eligible = self._eligible(fleet, needed, exclude, now, patient)
-        if not eligible or (self.queues and patient and model in self.queues):
+        try:
+            fit = eligible(fleet.members, needed, exclude, patient)
+        except Unavailable as refused:
+            self._meters.refused(refused.reason)
+            raise
+        if not fit or (self.queues and patient and model in self.queues):
             return None
         last = self._sessions.last(claim) if claim.session else None
-        choice = self._policy.choose(eligible, wish, now, last)
+        choice = self._policy.choose(fit, wish, now, last)
         # As long as any has room the best one remains the best, whatever it has to do.
-        if patient and has_enough(choice[0], self._hold_s) and saturated(eligible, self._hold_s):
+        if patient and has_enough(choice[0], self._hold_s) and saturated(fit, self._hold_s):
             return None
         lease = self._charge(fleet, choice, wish, claim, now)
         self._decided(self.clock() - now)
@@ -176,8 +187,12 @@ class Router:
         candidates = self._fleet.candidates(model)
         if candidates is not fleet.seen or fleet.away:
             fleet.update(candidates, now)
-        if self._host is not None:
-            for member in fleet.members:
+        for member in fleet.members:
+            if now >= member.review_at:
+                load = self._fleet.load(member.replica.id)
+                block_tokens = self._config.block_tokens
+                member.review(load, self.index, block_tokens, fleet.uncached_tokens, now)
+            if self._host is not None:
                 member.account.read()
         return fleet
 
@@ -225,6 +240,25 @@ class Router:
         """A lease gave something back, and somebody waits."""
         self._room.wake()
 
+    def explain(
+        self, model: str, prompt: Prompt, max_output_tokens: int | None, claim: Claim = NOBODY
+    ) -> Explanation:
+        """Where it would go now and why; charges nothing."""
+        now = self.clock()
+        fleet = self._current(model, now)
+        wish = self._wish(fleet, prompt, max_output_tokens)
+        return explain(
+            self._policy,
+            fleet.members,
+            wish,
+            needed=wish[0] + (max_output_tokens or 0),
+            hold_s=self._hold_s if self._patient else None,
+            waiting=len(self.queues.get(model, ())),
+            last=self._sessions.last(claim),
+            exclude=(),
+            now=now,
+        )
+
     def place(self, replica_id: str) -> tuple[PrefixIndex, Target] | None:
         """Where it is in the index, for who knows what it holds; None while nothing was picked
         since it came."""
@@ -248,6 +282,7 @@ class Router:
         self._config = config
         self._knee = float(config.attention_knee_tokens)
         self._hold_s = config.admission.hold_s
+        self._patient = config.admission.max_waiting > 0
         self._room.use(config.admission)
         if cold and self._host is None:
             before, self.index = self.index, PrefixIndex(config.index_entries)
@@ -267,47 +302,6 @@ class Router:
             if not fleet.known() and model not in self.queues:
                 del self._models[model]
         self._meters.left(replica_id)
-
-    def _eligible(
-        self,
-        fleet: ModelFleet,
-        needed: int,
-        exclude: Collection[str],
-        now: float,
-        patient: bool,
-    ) -> Sequence[Member]:
-        """Those that can take `needed` tokens now; of the `patient` none, if some can later. Raises
-        Unavailable."""
-        members = fleet.members
-        eligible: list[Member] = []
-        unproven: list[Member] = []
-        full = small = 0
-        for member in members:
-            if now >= member.review_at:
-                load = self._fleet.load(member.replica.id)
-                block_tokens = self._config.block_tokens
-                member.review(load, self.index, block_tokens, fleet.uncached_tokens, now)
-            if exclude and member.replica.id in exclude:
-                continue
-            in_flight = member.account.in_flight
-            limit = member.replica.max_in_flight
-            if limit is not None and in_flight >= limit:
-                full += 1
-            elif member.kv_known and needed > member.kv_tokens:
-                small += 1
-            elif not member.proven and in_flight >= UNPROVEN_IN_FLIGHT:
-                unproven.append(member)
-            else:
-                eligible.append(member)
-        if eligible:
-            return eligible
-        if unproven:  # better a cold replica than none
-            return unproven
-        if full and patient:
-            return ()
-        refused = refusal(members, full, small)
-        self._meters.refused(refused.reason)
-        raise refused
 
     # --- called by leases, each at most once for one of them
 
