@@ -5,7 +5,8 @@ and told to the index; that is a decision. Beside it: what follows when the firs
 the exchange has ended, and what telling the core costs. Once with everything private to one worker,
 once as a worker among several has it: ledger and index in shared memory, and the lock between them.
 
-Batches take turns, and the best one of each kind counts, since others use the machine too.
+Short batches take turns, and of each kind the tenth that was least disturbed counts, since others
+use the machine too.
 """
 
 from __future__ import annotations
@@ -164,18 +165,29 @@ class Bench:
 
 
 def report(bench: Bench, batches: list[Times]) -> str:
-    best = min(batches, key=lambda times: times.median_us)
+    best = least_disturbed(batches)
     line = (
         f"{bench.tokens:>7} tokens, {bench.name:<18} {best.median_us:7.1f} us a decision, "
-        f"p99 {min(times.p99_us for times in batches):7.1f}; "
-        f"{min(times.each_us(times.after) for times in batches):6.1f} us at its end"
+        f"p99 {best.p99_us:7.1f}; {best.each_us(best.after):6.1f} us at its end"
     )
     if best.announcing:
         line += (
-            f"; {min(times.each_us(times.announcing) for times in batches):5.1f} us to announce, "
-            f"{min(times.each_us(times.keeping) for times in batches):6.1f} us in the core"
+            f"; {best.each_us(best.announcing):5.1f} us to announce, "
+            f"{best.each_us(best.keeping):6.1f} us in the core"
         )
     return line
+
+
+def least_disturbed(batches: list[Times]) -> Times:
+    """A tenth of them, as one."""
+    batches = sorted(batches, key=lambda times: times.median_us)[: max(1, len(batches) // 10)]
+    whole = Times()
+    for times in batches:
+        whole.decisions += times.decisions
+        whole.after += times.after
+        whole.announcing += times.announcing
+        whole.keeping += times.keeping
+    return whole
 
 
 def main() -> int:
@@ -183,7 +195,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, nargs="*", default=[8_192, 32_768, 100_000])
     parser.add_argument("--replicas", type=int, default=8)
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 2, 4])
-    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--batches", type=int, default=40)
     options = parser.parse_args()
     missed = False
     for tokens in options.tokens:
@@ -191,10 +203,10 @@ def main() -> int:
         found: list[list[Times]] = [[] for _ in benches]
         for _ in range(options.batches):
             for bench, batches in zip(benches, found, strict=True):
-                batches.append(bench.batch(max(100, 1_600_000 // tokens)))
+                batches.append(bench.batch(max(20, 1_600_000 // tokens)))
         for bench, batches in zip(benches, found, strict=True):
             sys.stdout.write(report(bench, batches) + "\n")
-            best = min(times.median_us for times in batches)
+            best = least_disturbed(batches).median_us
             missed = missed or (tokens <= 8_192 and best > BAR_US)
     sys.stdout.write(f"the bar is {BAR_US:.0f} us at 8k tokens: {'missed' if missed else 'kept'}\n")
     return int(missed)
