@@ -14,7 +14,10 @@ from routing.residency import Residency
 
 EXPIRE_S = 0.05
 """Prompts count as held for one to two such times after their first token, then only what was told.
-Events of a prompt come with its first token, at times some 50 ms later."""
+Events of a prompt come with its first token, at times some 50 ms later; where they are later
+still, the time is twice that."""
+_LONGEST_EXPIRE_S = 1.0
+_SMOOTHING = 0.1
 
 _SLOWEST = CPU
 """Fetching from memory is worth nearly as much as having it, fetching from disk is not."""
@@ -69,6 +72,7 @@ class ExactCache:
         self._ranks: dict[int, _Rank] = {}
         self._used = False
         self._expired_at = float("-inf")
+        self._lag_s = 0.0
 
     def __repr__(self) -> str:
         return f"<ExactCache of {len(self._ranks)} ranks, used={self._used}>"
@@ -93,6 +97,10 @@ class ExactCache:
     def clear(self, rank: int) -> None:
         self.residency(rank).clear()
 
+    def late(self, lag_s: float) -> None:
+        """Events came so long after they were published."""
+        self._lag_s += _SMOOTHING * (max(lag_s, 0.0) - self._lag_s)
+
     def use(self, used: bool) -> None:
         """Whether it can be trusted."""
         if used is not self._used:
@@ -106,7 +114,8 @@ class ExactCache:
         place = self._find()
         if place is None or self._place is None or not _same(place, self._place):
             self._put(place)
-        if place is None or not self._used or now - self._expired_at < EXPIRE_S:
+        expire_s = min(max(EXPIRE_S, 2 * self._lag_s), _LONGEST_EXPIRE_S)
+        if place is None or not self._used or now - self._expired_at < expire_s:
             return False
         self._expired_at = now
         index, target = place

@@ -98,6 +98,7 @@ class _Rank:
         meters = replica.meters
         meters.batches.labels(replica.id).inc()
         meters.lag.observe(max(lag_s, 0.0))
+        replica.cache.late(lag_s)
         if batch.unknown:
             meters.odd.labels(replica.id, "unknown").inc(batch.unknown)
         if batch.malformed:

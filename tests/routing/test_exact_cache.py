@@ -162,3 +162,22 @@ def test_prompts_are_not_expired_too_soon() -> None:
     for _ in range(3):
         world.cache.review(world.now)
     assert world.matched(TOKENS) == 4
+
+
+def test_late_events_are_waited_for_but_not_for_ever() -> None:
+    world = World()
+    world.cache.use(True)
+    for lag_s, waited_s in ((0.2, 0.4), (1000.0, 1.0)):
+        for _ in range(100):
+            world.cache.late(lag_s)
+        world.now += 10.0
+        world.cache.review(world.now)
+        world.index.expect(world.target, keys(TOKENS))
+        world.index.confirm(world.target, keys(TOKENS))
+        world.cache.review(world.now + waited_s * 0.9)
+        world.cache.review(world.now + waited_s * 1.01)
+        assert world.matched(TOKENS) == 4
+        world.cache.review(world.now + waited_s * 1.9)
+        assert world.matched(TOKENS) == 4
+        world.cache.review(world.now + waited_s * 2.1)
+        assert world.matched(TOKENS) == 0
