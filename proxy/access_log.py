@@ -36,6 +36,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `time` is when the record was written unless the caller says otherwise. `phase` is where the
     exchange ended, `reason` the code of its error, or "ok". `*_ms` are milliseconds; those named
     after a phase are the time spent in it, `ttft_ms` runs from the first byte of the request.
+    `asked_model`: the one that was asked for, where another one answered (a canary or a fallback).
     `key` is the id of an API key, `auth_fault` why a credential was refused. `tokens_estimated`:
     the replica reported no usage. `limit` is the rule that refused, `limit_unit` and `limit_per`
     what it counts and for whom, `retry_after_ms` how long the client was told to wait;
@@ -60,6 +61,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     key: str | None = None
     auth_fault: str | None = None
     model: str | None = None
+    asked_model: str | None = None
     replica: str | None = None
     tries: int | None = None
     stream: bool | None = None

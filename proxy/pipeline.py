@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 
 from core.errors import (
     ClientGone,
@@ -21,26 +20,21 @@ from core.errors import (
 )
 from core.exchange import Exchange, Header
 from core.principal import Principal
-from core.prompt import Prompt
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.answers import answer_error, answer_json
-from proxy.body_rules import BodyRule
-from proxy.call import REFUSED, Call
-from proxy.claims import claim_of
-from proxy.dispatch import Delivery
-from proxy.headers import upstream_headers
-from proxy.services import Reservation, Services
+from proxy.call import REFUSED
+from proxy.inference import Asked, Inference, note_reservation
+from proxy.services import Services
 from proxy.stored import PATH as STORED
 from proxy.stored import ROUTE as STORED_ROUTE
 from proxy.stored import Stored, delivery_of, parse_path
 from proxy.surfaces.registry import SURFACES
-from proxy.surfaces.surface import Kind, Surface
+from proxy.surfaces.surface import Surface
 from proxy.turns import LARGE_BYTES
 
 _log = logging.getLogger("headrace.pipeline")
 
 MODELS = "/v1/models"
-_NO_BLOCKS = 64
 
 
 class Pipeline:
@@ -51,6 +45,7 @@ class Pipeline:
         self._services = services
         self._now = services.clock
         self._turns = services.turns
+        self._inference = Inference(services)
         self.in_flight = 0
         self.on_quiet: Callable[[], None] | None = None
         self._refused = REFUSED if services.body_rules is None else services.body_rules.refused
@@ -116,114 +111,16 @@ class Pipeline:
         services, now = self._services, self._now
         principal = await self._authenticate(exchange, record)
         record.enter("understand", now())
-        large = len(exchange.request.body) >= LARGE_BYTES
-        if large:
+        if len(exchange.request.body) >= LARGE_BYTES:
             await self._turns.wait()
         call = surface.parse(exchange.request.body, self._refused)
         record.stream = call.stream
         model = record.model = services.catalog.resolve(call.model, principal, surface.path)
-        rule = None
-        if services.body_rules is not None:
-            rule = services.body_rules.of(model, surface.path)
-            rule.check(call)
-        stored = services.stored if surface.stored else None
-        if stored is not None:
-            stored.prepare(call.document, exchange, principal)
-        salt = services.salt_of(principal)
-
-        record.enter("tokenize", now())
-        prompt = await self._prompt(surface, model, call, salt)
-        record.prompt_tokens = prompt.length
-        priority = principal.priority
-        if priority and model not in services.prioritized:
-            priority = 0
-        delivery = self._delivery(
-            surface, exchange, call, prompt, rule=rule, salt=salt, priority=priority
-        )
-        delivery.claim = claim_of(principal, exchange.request, call.document)
-
-        record.enter("reserve", now())
-        reservation = await services.limiter.reserve(
-            principal,
-            model=model,
-            prompt_tokens=prompt.length,
-            max_output_tokens=delivery.max_output_tokens,
-            route=surface.path,
-            address=exchange.request.peer,
-        )
-        with reservation:
-            _note_reservation(record, reservation)
-            reservation.follow(partial(services.dispatcher.relayed_tokens, delivery))
-            delivery.limit_headers = reservation.headers
-            if large:
-                await self._turns.wait()
-            try:
-                if stored is not None:
-                    await stored.create(exchange, delivery, record, call.document)
-                else:
-                    await services.dispatcher.deliver(exchange, delivery, record)
-            finally:
-                if delivery.begun:
-                    if call.background and not delivery.usage_known:  # most is yet to come
-                        delivery.output_tokens = reservation.reserved_tokens - prompt.length
-                    self._settle(reservation, delivery, record, model)
-
-    def _settle(
-        self, reservation: Reservation, delivery: Delivery, record: AccessRecord, model: str
-    ) -> None:
-        prompt_tokens, output_tokens = delivery.prompt_tokens, delivery.output_tokens
-        cached_tokens = delivery.cached_tokens or 0
-        reservation.settle(prompt_tokens, cached_tokens, output_tokens)
-        record.settled_tokens = prompt_tokens + output_tokens
-        record.prompt_tokens = prompt_tokens
-        record.cached_tokens = delivery.cached_tokens
-        record.completion_tokens = output_tokens
-        record.tokens_estimated = None if delivery.usage_known else True
-        record.cost_units = self._services.limiter.cost(
-            model, prompt_tokens, cached_tokens, output_tokens
-        )
-
-    async def _prompt(self, surface: Surface, model: str, call: Call, salt: str) -> Prompt:
-        if surface.kind is Kind.FREE:
-            return Prompt(model, 0, 0, False, (), _NO_BLOCKS)
-        prompter = self._services.prompter
-        render = prompter.chat if surface.kind is Kind.CHAT else prompter.completion
-        question = surface.question
-        document = call.document if question is None else question(call.document)
-        prompt = await render(model, document, salt)
-        prompter.check_length(model, prompt, call.max_output_tokens)
-        return prompt
-
-    def _delivery(
-        self,
-        surface: Surface,
-        exchange: Exchange,
-        call: Call,
-        prompt: Prompt,
-        *,
-        rule: BodyRule | None,
-        salt: str,
-        priority: int,
-    ) -> Delivery:
-        headers = upstream_headers(exchange.request, exchange.id)
-        if priority and not surface.ranked:
-            headers.append((b"x-vllm-priority", b"%d" % priority))
-            priority = 0
-        max_output = call.max_output_tokens if rule is None else rule.bound_output(call, prompt)
-        if max_output is not None:
-            max_output *= call.choices
-        return Delivery(
-            path=surface.upstream_path,
-            headers=headers,
-            body=call.upstream_body(prompt.model, salt if surface.salted else "", priority),
-            prompt=prompt,
-            max_output_tokens=max_output,
-            stream=call.stream,
-            strip_usage=call.stream and not call.wants_usage,
-            own_headers=self._own_headers(exchange),
-            empty_events=call.choices if surface.empty_role else 0,
-            shape=surface.shape,
-        )
+        if surface.stored and services.stored is not None:
+            services.stored.prepare(call.document, exchange, principal)
+        own_headers = self._own_headers(exchange)
+        asked = Asked(surface, exchange, record, principal, call, own_headers)
+        await self._inference.answer(asked, model)
 
     async def _ask_again(self, stored: Stored, exchange: Exchange, record: AccessRecord) -> None:
         """What was stored is told again: that costs a request, and no tokens."""
@@ -248,7 +145,7 @@ class Pipeline:
             address=request.peer,
         )
         with reservation:
-            _note_reservation(record, reservation)
+            note_reservation(record, reservation)
             delivery.limit_headers = reservation.headers
             try:
                 await stored.answer(exchange, delivery, record, response_id, models=models)
@@ -305,14 +202,6 @@ class Pipeline:
             return
         record.status = error.status
         answer_error(exchange, error, self._own_headers(exchange))
-
-
-def _note_reservation(record: AccessRecord, reservation: Reservation) -> None:
-    record.reserved_tokens = reservation.reserved_tokens
-    if reservation.degraded:
-        record.limits_degraded = True
-    if reservation.shadow_refusals:
-        record.shadow_refusals = list(reservation.shadow_refusals)
 
 
 def _only_get(method: str) -> None:

@@ -18,6 +18,7 @@ from proxy.dispatch import Dispatcher
 from proxy.observe import Observer
 from proxy.stored import Stored
 from proxy.turns import Turns
+from proxy.variants import Variants
 
 
 class Authenticator(Protocol):
@@ -77,7 +78,8 @@ class Limiter(Protocol):
 class Services:
     """Everything that the pipeline works with. `salt_of`: the caller's `cache_salt`. `prioritized`:
     models whose replicas are told the callers' priority. `turns` are the worker's. `stored`: None
-    where no response can be asked for again."""
+    where no response can be asked for again. `variants`: None where each model answers for
+    itself."""
 
     authenticator: Authenticator
     catalog: Catalog
@@ -94,3 +96,4 @@ class Services:
     prioritized: frozenset[str] = frozenset()
     turns: Turns = field(default_factory=Turns)
     stored: Stored | None = None
+    variants: Variants | None = None

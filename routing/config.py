@@ -17,6 +17,20 @@ ContentFormat = Literal["auto", "string", "openai"]
 ShareCache = Literal["tenant", "organisation"] | tuple[tuple[str, ...], ...]
 
 
+class Canary(Section):
+    """Requests that the model `to` answers instead: of `tenants`, with a `header` (`name` or
+    `name: value`), or `percent` of the others."""
+
+    to: str
+    percent: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    tenants: tuple[str, ...] = ()
+    header: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+(: ?[\x21-\x7e]+)?$")] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.percent and not self.tenants and self.header is None:
+            raise ValueError("expected `percent`, `tenants` or `header`: which requests it gets")
+
+
 class ModelConfig(Section):
     """One model that clients may name.
 
@@ -29,6 +43,9 @@ class ModelConfig(Section):
 
     A LoRA adapter is a model with `adapter_of`: the name of the one whose replicas serve it too,
     under its own `name`. It has from there whatever is not in `OF_AN_ADAPTER`.
+
+    `canaries` are other models that answer some of its requests, `fallback` those that are tried,
+    in this order, when none of its replicas can answer or the prompt is too long for it.
     """
 
     name: str
@@ -45,6 +62,8 @@ class ModelConfig(Section):
     chat_template_kwargs: tuple[str, ...] | None = None
     multimodal: bool = False
     takes_priority: bool = False
+    canaries: tuple[Canary, ...] = ()
+    fallback: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -55,9 +74,19 @@ class ModelConfig(Section):
             raise ValueError("`max_model_len` must be at least 1 token; leave it out if unknown")
         if self.max_prompt_bytes < 1:
             raise ValueError("`max_prompt_bytes` must be at least 1")
+        if sum([canary.percent for canary in self.canaries]) > 100:
+            raise ValueError("the `percent` of all `canaries` are more than 100 together")
 
 
-OF_AN_ADAPTER = ("name", "aliases", "adapter_of", "chat_template", "max_model_len")
+OF_AN_ADAPTER = (
+    "name",
+    "aliases",
+    "adapter_of",
+    "chat_template",
+    "max_model_len",
+    "canaries",
+    "fallback",
+)
 
 
 def complete(models: Sequence[ModelConfig]) -> tuple[ModelConfig, ...]:

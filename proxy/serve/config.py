@@ -27,6 +27,7 @@ from proxy.config import (
     UsageConfig,
 )
 from proxy.request_config import RequestsConfig
+from proxy.serve.cpus import usable_cpus
 from proxy.serve.references import missing_references
 from proxy.tls.config import TlsConfig
 from proxy.tracing.config import TracingConfig
@@ -53,6 +54,10 @@ __all__ = [
 Fault = tuple[str, str]
 
 
+def _default_workers() -> int:
+    return min(usable_cpus(), 256)
+
+
 class ReloadConfig(Section):
     """`watch`: take the file, and the files that it points at, anew whenever they change."""
 
@@ -73,7 +78,7 @@ class Config(Section):
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
     replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
     admin: AdminConfig | None = None
-    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+    workers: Annotated[int, Meta(ge=1, le=256)] = msgspec.field(default_factory=_default_workers)
     propagation_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
     drain_s: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
     reload: ReloadConfig = ReloadConfig()
@@ -93,6 +98,7 @@ class Config(Section):
             *_name_clashes(self),
             *_replica_faults(self),
             *_adapter_faults(self),
+            *_variant_faults(self),
             *_limit_faults(self),
             *_access_faults(self),
             *_request_faults(self),
@@ -227,6 +233,20 @@ def _adapter_faults(config: Config) -> Iterator[Fault]:
         for field in msgspec.structs.fields(model):
             if field.name not in OF_AN_ADAPTER and getattr(model, field.name) != field.default:
                 yield f"{path}.{field.name}", f"is that of `{base}`, which this adapts; remove it"
+
+
+def _variant_faults(config: Config) -> Iterator[Fault]:
+    names = [model.name for model in config.models]
+    for index, model in enumerate(config.models):
+        path = f".models[{index}]"
+        others = [(f"canaries[{n}].to", canary.to) for n, canary in enumerate(model.canaries)]
+        others += [(f"fallback[{n}]", name) for n, name in enumerate(model.fallback)]
+        for place, name in others:
+            if name == model.name:
+                yield f"{path}.{place}", f"`{name}` is the model itself; name another one"
+            elif name not in names:
+                hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
+                yield f"{path}.{place}", f"no model is named `{name}`{hint}"
 
 
 def _limit_faults(config: Config) -> Iterator[Fault]:

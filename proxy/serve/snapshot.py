@@ -35,6 +35,7 @@ from proxy.stored import Stored
 from proxy.tracing.tracer import Tracer
 from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
+from proxy.variants import make_variants
 from ratelimit.config import LimitsConfig
 from ratelimit.limiter import Limiter
 from routing.config import complete
@@ -121,6 +122,7 @@ class Snapshot:
                 body_rules=make_body_rules(config.requests, config.models),
                 prioritized=frozenset(m.name for m in models if m.takes_priority),
                 turns=around.turns,
+                variants=make_variants(models),
                 stored=Stored(
                     self.pins,
                     lambda model: replicas.registry.ids_of(bases.get(model, model)),

@@ -89,6 +89,19 @@ def test_what_cannot_be_left_out(key: str) -> None:
             ],
         ),
         (
+            {
+                "models": [
+                    {"name": "a", "canaries": [{"to": "a", "percent": 5}], "fallback": ["bb"]},
+                    {"name": "b"},
+                ],
+                "replicas": [{"url": f"http://{name}:1", "model": name} for name in "ab"],
+            },
+            [
+                "$.models[0].canaries[0].to: `a` is the model itself; name another one",
+                "$.models[0].fallback[0]: no model is named `bb`; did you mean `b`?",
+            ],
+        ),
+        (
             {"limits": {"rules": [RULE | {"match": {"models": ["qwen3", "qwn3"]}}]}},
             ["$.limits.rules[0].match.models[1]: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
