@@ -47,6 +47,7 @@ def base_config(replicas: Sequence[str], **sections: Any) -> Document:
     document: Document = {
         "listen": {"addresses": ["127.0.0.1:0"], "tls": "off", "health_path": "/healthz"},
         "auth": "none",
+        "workers": 1,
         "models": [
             {
                 "name": "demo",

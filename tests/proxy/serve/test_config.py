@@ -8,12 +8,14 @@ import pytest
 
 from core.loading import ConfigProblems, convert
 from proxy.serve.config import Config, warnings
+from proxy.serve.cpus import usable_cpus
 
 
 def document(**changes: Any) -> dict[str, Any]:
     return {
         "listen": {"addresses": ["127.0.0.1:8080"], "tls": "off"},
         "auth": "none",
+        "workers": 1,
         "models": [{"name": "qwen3", "aliases": ["gpt-4o"]}],
         "replicas": [{"url": "http://127.0.0.1:8000", "model": "qwen3"}],
         **changes,
@@ -269,3 +271,9 @@ def test_what_is_allowed_but_seldom_meant_is_warned_of() -> None:
     ]
     assert "0.0.0.0:2" in found[0]
     assert "127.0.0.1:1" not in found[0]
+
+
+def test_by_default_there_is_a_worker_for_each_processor() -> None:
+    given = document()
+    del given["workers"]
+    assert convert(given, Config, "/").workers == min(usable_cpus(), 256)

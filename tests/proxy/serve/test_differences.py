@@ -9,6 +9,7 @@ from proxy.serve.differences import differences
 BASE: dict[str, Any] = {
     "listen": {"addresses": ["127.0.0.1:8080"], "tls": "off"},
     "auth": "none",
+    "workers": 1,
     "models": [{"name": "m"}],
     "replicas": [{"url": "http://r0:8000", "model": "m"}],
 }

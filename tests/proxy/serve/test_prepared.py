@@ -21,6 +21,7 @@ DEMO = {
 BASE: dict[str, Any] = {
     "listen": {"addresses": ["127.0.0.1:8080"], "tls": "off"},
     "auth": "none",
+    "workers": 1,
     "models": [DEMO],
     "replicas": [{"url": "https://r0", "model": "m"}],
 }

@@ -11,6 +11,7 @@ from proxy.serve.reload import static_changes
 BASE: dict[str, Any] = {
     "listen": {"addresses": ["127.0.0.1:8080", "127.0.0.1:8081"], "tls": "off"},
     "auth": "none",
+    "workers": 1,
     "admin": {"address": "127.0.0.1:9090"},
     "models": [{"name": "m"}],
     "replicas": [{"url": "http://r0:8000", "model": "m"}],

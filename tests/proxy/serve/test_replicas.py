@@ -52,6 +52,7 @@ def config(model: str, ids: str, urls: Mapping[str, str] | None = None, **sectio
     document = {
         "listen": {"addresses": ["127.0.0.1:8080"], "tls": "off"},
         "auth": "none",
+        "workers": 1,
         "models": [{"name": model}],
         "replicas": replicas,
         **sections,

@@ -47,6 +47,7 @@ class Bench:
         document = {
             "listen": {"addresses": ["127.0.0.1:8080"], "tls": "off"},
             "auth": "none",
+            "workers": 1,
             "models": [{"name": "m"}],
             "replicas": [{"url": "http://r0", "model": "m"}],
             "log": {"access": str(self._folder / name)},
