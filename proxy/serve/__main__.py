@@ -30,6 +30,7 @@ _COMMANDS = {
     "limits": "proxy.serve.limit_commands:limits",
     "budget": "proxy.serve.budget:budget",
     "simulate": "proxy.serve.simulate:simulate",
+    "route": "proxy.serve.explain_command:route",
     "top": "proxy.serve.top:top",
     "profile": "proxy.serve.profile.command:profile",
     "demo": "proxy.serve.demo:main",
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_revoke(commands)
     _add_limits(commands)
     _add_budget(commands)
+    _add_route(commands)
     _add_profile(commands)
     _add_simulate(commands)
     demo = commands.add_parser("demo", help="run the whole gateway against two fake replicas")
@@ -151,6 +153,24 @@ def _add_budget(commands: Any) -> None:
     top.add_argument("--once", action="store_true", help="look once and end")
     budget.add_argument("--watch", action="store_true", help="go on until interrupted")
     budget.add_argument("--all", action="store_true", help="at once, all since the start")
+
+
+def _add_route(commands: Any) -> None:
+    route = commands.add_parser("route", help="where requests go")
+    explain = route.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
+        "explain", help="where the running gateway would send a prompt, and why; sends nothing"
+    )
+    explain.add_argument("-c", "--config", metavar="FILE", help="the YAML file")
+    explain.add_argument("--url", metavar="HOST:PORT", help="the admin listener, instead of -c")
+    explain.add_argument("--model", required=True, metavar="NAME")
+    explain.add_argument("--prompt", required=True, metavar="TEXT", help="- to read it from stdin")
+    explain.add_argument(
+        "--completion", action="store_true", help="as a completion's prompt, not as a chat"
+    )
+    explain.add_argument("--max-tokens", type=int, metavar="N", help="of the answer")
+    explain.add_argument("--tenant", default="", metavar="NAME", help="whose request it is")
+    explain.add_argument("--session", default="", metavar="ID", help="which session it is of")
+    explain.add_argument("--json", action="store_true", help="for machines")
 
 
 def _add_profile(commands: Any) -> None:

@@ -36,6 +36,9 @@ NAME = "headrace"
 Reasons = Callable[[], list[str]]
 """Why this worker cannot serve, in words; empty when it can."""
 
+Explain = Callable[[bytes], Awaitable[tuple[int, Mapping[str, object]]]]
+"""Status and document of the answer to the question where a request would go."""
+
 _Page = Callable[[web.BaseRequest], Awaitable[web.Response]]
 _log = logging.getLogger("headrace.admin")
 
@@ -67,12 +70,14 @@ class _Pages:
         clock: Clock,
         *,
         live: LiveSources,
+        explain: Explain | None,
     ) -> None:
         self._metrics = metrics
         self._reasons = reasons
         self._states = states
         self._outcome = outcome
         self._clock = clock
+        self._explain = explain
         self.live = LivePage(metrics, live.recent, self._status, live.budgets, clock)
         self._by_path: dict[str, _Page] = {
             "/healthz": self.alive,
@@ -94,6 +99,11 @@ class _Pages:
                 return await page(request)
             if (answer := await self.live.answer(request)) is not None:
                 return answer
+        if request.method == "POST" and request.path == "/route/explain" and self._explain:
+            try:
+                return _json(*await self._explain(await request.read()))
+            except web.HTTPRequestEntityTooLarge:
+                return _json(413, {"error": "a question has at most a megabyte"})
         return _json(404, {"error": "not found"})
 
     async def alive(self, _: web.BaseRequest) -> web.Response:
@@ -192,10 +202,11 @@ async def start_admin(
     outcome: Callable[[], Outcome] = Outcome,
     clock: Clock = time.monotonic,
     live: LiveSources = LiveSources(),
+    explain: Explain | None = None,
 ) -> AdminServer:
     """Serve the admin pages on `sock`, bound and listening, which stays the caller's to close."""
     loop = asyncio.get_running_loop()
-    pages = _Pages(metrics, reasons, states, outcome, clock, live=live)
+    pages = _Pages(metrics, reasons, states, outcome, clock, live=live, explain=explain)
     protocols = web.Server(
         pages.answer, access_log=None, keepalive_timeout=KEEP_ALIVE_S, logger=_log
     )

@@ -39,6 +39,24 @@ def fetch(address: Address, path: str) -> bytes:
         connection.close()
 
 
+def post(address: Address, path: str, body: bytes) -> bytes:
+    """The answer of an admin listener to `body`. Raises CannotAsk, with its words if it is not
+    200."""
+    connection = _connection(address)
+    try:
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        data = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise _silent(address, error) from error
+    finally:
+        connection.close()
+    if answer.status != 200:
+        words = data.decode("utf-8", "replace").strip()
+        raise CannotAsk(f"the admin listener at {address} answered {answer.status}: {words}")
+    return data
+
+
 def follow(address: Address, path: str) -> Iterator[bytes]:
     """The data of each event of a feed, until the gateway ends. Raises CannotAsk."""
     connection = _connection(address)

@@ -26,6 +26,7 @@ from proxy.overload.shedding import Shedding
 from proxy.serve.admin import LiveSources, start_admin
 from proxy.serve.aside import aside
 from proxy.serve.config import parse_config
+from proxy.serve.explaining import Explainer
 from proxy.serve.logs import set_level, set_up_logging
 from proxy.serve.prepared import Prepared, Shared, prepare
 from proxy.serve.replicas import Replicas
@@ -115,6 +116,9 @@ class Worker:
                     live=LiveSources(
                         self._shared.recent, lambda: self._snapshots.current.config.budgets
                     ),
+                    explain=Explainer(
+                        lambda: self._snapshots.current.prepared, self._replicas.router
+                    ).answer,
                 )
                 stack.push_async_callback(admin.close)
             context = self._tls.context if self._tls is not None else None
