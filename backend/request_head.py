@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from core.exchange import Header
 
+_LINE = b"\r\n%b: %b".__mod__
+
 
 class RequestHead:
     """The part of a request's head that is the same for every request to one replica."""
@@ -34,8 +36,7 @@ class RequestHead:
             parts = [method, b" ", path, self.with_body, b"%d" % len(body)]
         else:
             parts = [method, b" ", path, self.bodiless]
-        for name, value in headers:
-            parts += (b"\r\n", name, b": ", value)
+        parts += map(_LINE, headers)
         parts += (b"\r\n\r\n", body)
         return b"".join(parts)
 

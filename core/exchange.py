@@ -6,7 +6,7 @@ the client's side. All calls are plain calls on the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +33,8 @@ class Request:
     byte, of the last one of the head, and of the last one of the body. `peer` is the client's
     address, and `scheme` what it used, as far as trusted proxies tell (None: they do not).
     `client_certificate`: valid, and of an authority that is trusted; None when there is none or
-    none is asked for."""
+    none is asked for. `values`: the first value of each of the headers, where whoever read them
+    has that at hand (a client repeats its headers from request to request)."""
 
     method: str
     path: str
@@ -47,9 +48,12 @@ class Request:
     head_at: float = 0.0
     scheme: str | None = None
     client_certificate: ClientCertificate | None = None
+    values: Mapping[bytes, bytes] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
+        if self.values is not None:
+            return self.values.get(name)
         for key, value in self.headers:
             if key == name:
                 return value

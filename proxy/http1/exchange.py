@@ -17,6 +17,7 @@ _STATUS_LINES = {
     for status in HTTPStatus
 }
 _NO_BODY = (204, 304)
+_LINE = b"%b: %b\r\n".__mod__
 
 
 class AnswerSink(Protocol):
@@ -76,7 +77,7 @@ class Http1Exchange:
             return
         old = self.request.version == "1.0"
         lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, connection.date]
-        lines += [b"%b: %b\r\n" % header for header in headers]
+        lines += map(_LINE, headers)
         if length is not None:
             if status not in _NO_BODY:
                 lines.append(b"content-length: %d\r\n" % length)

@@ -54,7 +54,7 @@ class RequestReader:
         self._limits = limits
         self._peer = peer
         self._buffer = b""
-        self._head: tuple[str, str, str, str, list[Header]] | None = None
+        self._head: tuple[str, str, str, str, list[Header], dict[bytes, bytes]] | None = None
         self._last: tuple[bytes, gate.Framing | None, bytes] = _UNKNOWN
         self._framing: gate.Framing | None = None
         self._body: list[bytes] = []
@@ -144,7 +144,7 @@ class RequestReader:
         path, _, query = target.partition("?")
         gate.check_path(path)
         headers = [header for header in headers if header[0] != b"content-length"]
-        self._head = (method, path, query, version, headers)
+        self._head = (method, path, query, version, headers, dict(reversed(headers)))
         self._last = _UNKNOWN
         found = _CONTENT_LENGTH.search(head)
         if found is not None and framing.length is not None:
@@ -190,12 +190,23 @@ class RequestReader:
 
     def _complete(self, body: bytes, now: float) -> Request:
         assert self._head is not None
-        method, path, query, version, headers = self._head
+        method, path, query, version, headers, values = self._head
         self._framing = None
         self._body = []
         started_at, self.started_at = self.started_at, 0.0
-        head_at, peer = self.body_started_at, self._peer
-        return Request(method, path, query, headers, body, peer, version, started_at, now, head_at)
+        return Request(
+            method,
+            path,
+            query,
+            headers,
+            body,
+            self._peer,
+            version,
+            started_at,
+            now,
+            self.body_started_at,
+            values=values,
+        )
 
 
 class _ChunkedBody:
