@@ -59,7 +59,7 @@ class Traffic:
             client.close()
 
     async def _counted(self, whole: bool, fault: str) -> None:
-        await asyncio.sleep(0.01)  # the gateway needs the processor, too
+        await asyncio.sleep(0.05)  # the gateway needs the processor, too
         self.answered += whole
         if not whole:
             self.failures.append(fault)
@@ -215,9 +215,13 @@ async def test_sigterm_ends_a_successor_that_is_only_starting(
     """Else it would find nothing to replace, and go on alone."""
     with Process(document) as gateway:
         workers = children(gateway.pid)
+
+        async def successors() -> set[int]:
+            return set(children(gateway.pid)).difference(workers)
+
         gateway.signal(signal.SIGUSR2)
+        (newer,) = await eventually(successors)
         await asyncio.sleep(delay_s)
-        (newer,) = set(children(gateway.pid)).difference(workers)
         gateway.signal(signal.SIGTERM)
         assert await asyncio.to_thread(gateway.ended) == 0
         await gone(newer)
