@@ -48,6 +48,9 @@ class Lease(AbstractContextManager["Lease"], Protocol):
     @property
     def outlived(self) -> bool: ...
 
+    def explain(self) -> str:
+        """Why it is this replica, in one line."""
+
     def first_token(self, now: float) -> None: ...
 
     def settle(
@@ -106,7 +109,8 @@ class Delivery:
     """What is sent upstream, and what came of it. Token counts are the replica's own where it
     reported them; otherwise output is estimated from events, of which the first `empty_events` hold
     no content (a chat begins with the role alone, of each choice). `exclude`: replicas that are not
-    asked. `seeking`: a replica that answers 404 raises NotFound. `on_start` is told which replica
+    asked. `explained`: the answer says why it is from there. `seeking`: a replica that answers 404
+    raises NotFound. `on_start` is told which replica
     answers. `begun`: the replica produced output. `usage_known`: it reported its counts. `relay`:
     the try that is running."""
 
@@ -126,6 +130,7 @@ class Delivery:
     seeking: bool = False
     on_start: Callable[[str], None] | None = None
     limit_headers: Sequence[Header] = ()
+    explained: bool = False
     begun: bool = False
     prompt_tokens: int = 0
     cached_tokens: int | None = None
@@ -271,6 +276,8 @@ class Dispatcher:
                 delivery.on_start(lease.replica.id)
             lease.first_token(now)
             record.enter("relay", now)
+            if delivery.explained:
+                own_headers.append((b"x-headrace-route", lease.explain().encode("utf-8")))
             if self._server_timing:
                 own_headers.append((b"server-timing", server_timing(record.spent or {})))
             record.ttft_ms = milliseconds(now - exchange.request.received_at)

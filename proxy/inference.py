@@ -97,6 +97,7 @@ class Inference:
             priority = 0
         delivery = _delivery(asked, prompt, rule=rule, salt=salt, priority=priority)
         delivery.claim = claim_of(principal, exchange.request, call.document)
+        delivery.explained = principal.tenant in services.explained
 
         record.enter("reserve", now())
         reservation = await services.limiter.reserve(

@@ -94,6 +94,7 @@ class Services:
     clock: Clock
     body_rules: BodyRules | None = None
     prioritized: frozenset[str] = frozenset()
+    explained: frozenset[str] = frozenset()
     turns: Turns = field(default_factory=Turns)
     stored: Stored | None = None
     variants: Variants | None = None

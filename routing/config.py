@@ -166,6 +166,13 @@ class AdmissionConfig(Section):
         return self.weights.get(tenant, 1.0)
 
 
+class DebugHeaderConfig(Section):
+    """Answers to these `tenants` say in `x-headrace-route` why they are from where they are. That
+    tells of other tenants' load and of what replicas are called."""
+
+    tenants: tuple[str, ...] = ()
+
+
 class RoutingConfig(Section):
     """How a replica is chosen. All durations in seconds, sizes in tokens.
 
@@ -189,6 +196,7 @@ class RoutingConfig(Section):
     share_cache: ShareCache = "tenant"
     priors: Priors = Priors()
     admission: AdmissionConfig = AdmissionConfig()
+    debug_header: DebugHeaderConfig = DebugHeaderConfig()
 
     def __post_init__(self) -> None:
         if self.decode_weight is not None and not 0 <= self.decode_weight <= 10:

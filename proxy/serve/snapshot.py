@@ -120,6 +120,7 @@ class Snapshot:
                 salt_of=CacheSalts(prepared.cache_secret, config.routing.share_cache).of,
                 clock=around.clock,
                 body_rules=make_body_rules(config.requests, config.models),
+                explained=frozenset(config.routing.debug_header.tenants),
                 prioritized=frozenset(m.name for m in models if m.takes_priority),
                 turns=around.turns,
                 variants=make_variants(models),

@@ -158,6 +158,9 @@ class FakeLease:
         self.settled: tuple[int, int | None, int] | None = None
         self._router = router
 
+    def explain(self) -> str:
+        return f"{self.replica.id}: as asked for"
+
     def first_token(self, now: float) -> None:
         self.first_at = now
 

@@ -48,3 +48,17 @@ async def test_the_command_shows_every_term_and_charges_nothing(
     assert chosen["score"]["total"] < min(
         target["score"]["total"] for target in told["targets"] if target is not chosen
     )
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_answers_say_why_to_those_who_may_know(tmp_path: Path, shown: bool) -> None:
+    async with FakeReplica() as replica:
+        routing = {"debug_header": {"tenants": ["anonymous"] if shown else ["other"]}}
+        async with InProcess(base_config([replica.url], routing=routing), tmp_path) as gateway:
+            client = await Client.open(gateway.port)
+            answer = await client.ask(chat())
+            client.close()
+    told = answer.headers.get("x-headrace-route", "")
+    assert answer.status == 200
+    assert told.startswith("r0: cached=0 total=") == shown
+    assert ("session=" in told) == shown
