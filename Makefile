@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
+PYTHON3_11 ?= python3.11
 STAMP := $(VENV)/.installed
 UNIT := $(addprefix tests/,core auth ratelimit routing backend proxy loadtest)
 
 # Without kept bytecode a fourth of the time of `make test-unit` would go into compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-unit check format bench bench-full gate lock clean
+.PHONY: help venv demo test test-unit test-vllm check format bench bench-full gate lock clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -31,6 +33,15 @@ test: test-unit ## run the tests: those of single modules, then the others, whic
 
 test-unit: $(STAMP) ## run the tests of single modules alone: no sockets, under ten seconds
 	$(BIN)/python -m pytest -n 2 --dist=worksteal $(UNIT)
+
+test-vllm: $(STAMP) $(VLLM)/.installed ## run the tests before two real vLLM replicas (CPU; 2.4 GB, ten minutes)
+	HEADRACE_VLLM=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest tests/vllm
+
+# Another environment: vLLM pins much of what the gateway uses too.
+$(VLLM)/.installed: tests/vllm/requirements.txt
+	test -x $(VLLM)/bin/python || $(PYTHON3_11) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
 
 check: $(STAMP) ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
@@ -60,4 +71,4 @@ lock: $(STAMP) ## pin the dependencies anew
 		--no-emit-find-links --output-file=- pyproject.toml >> requirements.lock
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
