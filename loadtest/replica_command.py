@@ -31,6 +31,7 @@ _FLAGS: tuple[tuple[str, type, str], ...] = (
     ("output_tokens", int, "length of an answer without max_tokens"),
     ("keep_alive_s", float, "idle connections are closed after this"),
     ("api_key", str, "required bearer key on /v1"),
+    ("data_parallel", int, "engines behind the one address, each with its own cache"),
     ("kv_events", str, f"publish KV events: {', '.join(ENCODINGS)}"),
     ("kv_endpoint", str, "where KV events are published"),
     ("kv_replay_endpoint", str, "where they are told again"),

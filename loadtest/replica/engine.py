@@ -19,6 +19,7 @@ class Job:
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
     salt: str = ""
+    rank: int = 0
     submitted_at: float = 0.0
     started_at: float = 0.0
     first_token_at: float = 0.0

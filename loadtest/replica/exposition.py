@@ -8,8 +8,13 @@ from loadtest.replica.engine import Engine, Histogram
 from loadtest.replica.options import ReplicaOptions
 
 
-def exposition(engine: Engine, options: ReplicaOptions) -> str:
-    return "".join(_lines(engine, options))
+def exposition(engine: Engine, options: ReplicaOptions, rank: int = 0) -> str:
+    """Of one engine; only the first says what the families are."""
+    lines = _lines(engine, options)
+    if not rank:
+        return "".join(lines)
+    samples = [line for line in "".join(lines).splitlines(keepends=True) if line[0] != "#"]
+    return "".join(samples).replace('engine="0"', f'engine="{rank}"')
 
 
 def _lines(engine: Engine, options: ReplicaOptions) -> Iterator[str]:

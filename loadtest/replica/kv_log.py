@@ -16,7 +16,8 @@ _UNSIGNED = (1 << 64) - 1
 class KvLog:
     """Events until `take` makes a batch of them; `since` tells the batches of the last `keep`."""
 
-    def __init__(self, encoding: str, block_size: int, keep: int) -> None:
+    def __init__(self, encoding: str, block_size: int, keep: int, rank: int = 0) -> None:
+        self._rank = rank
         self.encoding = encoding
         self.block_size = block_size
         self.twice = False
@@ -73,7 +74,7 @@ class KvLog:
         events, self._events = self._events, []
         if self.encoding == "arrays":
             events = [list(event.values()) for event in events]
-        batch = self._next, msgspec.msgpack.encode([now, events, 0])
+        batch = self._next, msgspec.msgpack.encode([now, events, self._rank])
         self._next += 1
         if remember:
             self._batches.append(batch)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 
 from loadtest.replica.behaviour import Behaviour
+from loadtest.replica.engine import Engine
 from loadtest.replica.kv_log import KvLog
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.prefix_cache import PrefixCache
@@ -22,15 +23,58 @@ from loadtest.replica.prefix_cache import PrefixCache
 _END = b"\xff" * 8
 
 
-class KvPublisher:
-    """The events of one engine's cache. `behaviour` is asked whenever a batch is published."""
+class KvPublishers:
+    """One for each data-parallel rank. `behaviour` is asked whenever a batch is published."""
 
     def __init__(
-        self, options: ReplicaOptions, cache: PrefixCache, behaviour: Callable[[], Behaviour]
+        self,
+        options: ReplicaOptions,
+        engines: Sequence[Engine],
+        behaviour: Callable[[], Behaviour],
+    ) -> None:
+        self.ranks = [
+            KvPublisher(options, engine.cache, behaviour, rank)
+            for rank, engine in enumerate(engines)
+        ]
+
+    def __repr__(self) -> str:
+        return f"<KvPublishers {self.ranks}>"
+
+    @property
+    def is_open(self) -> bool:
+        return self.ranks[0].is_open
+
+    def sources(self) -> dict[str, object]:
+        """What `GET /kv_event_sources` answers: by data-parallel rank."""
+        return {str(number): rank.source() for number, rank in enumerate(self.ranks)}
+
+    def start(self) -> None:
+        for rank in self.ranks:
+            rank.start()
+
+    def close(self) -> None:
+        for rank in self.ranks:
+            rank.close()
+
+    def restart(self) -> None:
+        """The engines begin anew at the same places: empty caches, numbers from 0."""
+        for rank in self.ranks:
+            rank.restart()
+
+
+class KvPublisher:
+    """The events of one engine's cache."""
+
+    def __init__(
+        self,
+        options: ReplicaOptions,
+        cache: PrefixCache,
+        behaviour: Callable[[], Behaviour],
+        rank: int = 0,
     ) -> None:
         self._options = options
         self._behaviour = behaviour
-        self._log = KvLog(options.kv_events, options.block_size, options.kv_buffer_steps)
+        self._log = KvLog(options.kv_events, options.block_size, options.kv_buffer_steps, rank)
         self._cache = cache
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._publish: zmq.Socket[bytes] | None = None
@@ -46,20 +90,17 @@ class KvPublisher:
     def is_open(self) -> bool:
         return self._context is not None
 
-    def sources(self) -> dict[str, object]:
-        """What `GET /kv_event_sources` answers: by data-parallel rank."""
+    def source(self) -> dict[str, object]:
         options = self._options
         return {
-            "0": {
-                "enable_kv_cache_events": True,
-                "publisher": "zmq",
-                "endpoint": self._places.get("publish", options.kv_endpoint),
-                "replay_endpoint": self._places.get("replay"),
-                "buffer_steps": options.kv_buffer_steps,
-                "hwm": 100_000,
-                "max_queue_size": 100_000,
-                "topic": options.kv_topic,
-            }
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": self._places.get("publish", options.kv_endpoint),
+            "replay_endpoint": self._places.get("replay"),
+            "buffer_steps": options.kv_buffer_steps,
+            "hwm": 100_000,
+            "max_queue_size": 100_000,
+            "topic": options.kv_topic,
         }
 
     def start(self) -> None:
@@ -93,7 +134,6 @@ class KvPublisher:
         self._context = self._publish = self._replay = None
 
     def restart(self) -> None:
-        """The engine begins anew at the same places: an empty cache, numbers from 0."""
         self.close()
         self._cache.clear()
         self._log.restart()

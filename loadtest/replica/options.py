@@ -16,6 +16,7 @@ class ReplicaOptions:
     behaviour: misbehaviours of every request (see `behaviour.KNOWN`).
     max_queued: waiting requests beyond this are refused as vLLM does; None = never.
     keep_alive_s: idle connections are closed after this (vLLM: 5 s).
+    data_parallel: engines behind the one address, each with a cache of its own.
     kv_events: off, or the encoding of KV events (`kv_log.ENCODINGS`), published at kv_endpoint
     (`*` for a port: a free one) and answered for at kv_replay_endpoint (empty: never).
     kv_connect: connect to kv_endpoint instead of binding it.
@@ -38,6 +39,7 @@ class ReplicaOptions:
     keep_alive_s: float = 5.0
     api_key: str | None = None
     behaviour: str = ""
+    data_parallel: int = 1
     kv_events: str = "off"
     kv_endpoint: str = "tcp://127.0.0.1:*"
     kv_connect: bool = False

@@ -19,6 +19,7 @@ class Record:
     started_at: float
     model: str = ""
     stream: bool = False
+    rank: int = 0
     status: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from loadtest.replica import dialect
 from loadtest.replica.behaviour import Behaviour
+from loadtest.replica.engine import Engine
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.tokens import Speech
 
@@ -47,6 +48,20 @@ def parse_body(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise Refused(400, dialect.invalid_field("body", "dict_type", "Input should be an object"))
     return document
+
+
+def chosen_rank(engines: Sequence[Engine], wanted: str | None) -> int:
+    """The data-parallel rank that the header names, else the one with the least to do. Refused
+    when there is no such rank."""
+    try:
+        rank = int(wanted or "")
+    except ValueError:  # as in vLLM, what is no number is ignored
+        loads = [len(engine.running) + len(engine.waiting) for engine in engines]
+        return loads.index(min(loads))
+    if not 0 <= rank < len(engines):
+        text = f"data_parallel_rank {rank} is out of range [0, {len(engines)})."
+        raise Refused(400, dialect.error(400, text))
+    return rank
 
 
 def parse_generation(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from loadtest.replica import dialect
@@ -14,7 +14,7 @@ from loadtest.replica.behaviour import Behaviour
 from loadtest.replica.connection import Connection, Request
 from loadtest.replica.engine import Engine
 from loadtest.replica.exposition import exposition
-from loadtest.replica.kv_publisher import KvPublisher
+from loadtest.replica.kv_publisher import KvPublishers
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.record import Record
 from loadtest.replica.tokens import Speech
@@ -37,7 +37,8 @@ class Replica(Heads, Protocol):
 
     options: ReplicaOptions
     engine: Engine
-    kv: KvPublisher
+    kv: KvPublishers
+    engines: Sequence[Engine]
 
     @property
     def connections(self) -> Collection[Connection]: ...
@@ -116,7 +117,8 @@ class Operations:
         answer_json(self._replica, connection, 200, {"server_load": self._replica.in_flight})
 
     def _metrics(self, connection: Connection, request: Request) -> None:
-        text = exposition(self._replica.engine, self._replica.options).encode()
+        engines, options = self._replica.engines, self._replica.options
+        text = "".join([exposition(e, options, rank) for rank, e in enumerate(engines)]).encode()
         answer(
             self._replica, connection, int(self._replica.behaviour.get("metrics", 200)), TEXT, text
         )
@@ -136,7 +138,8 @@ class Operations:
         answer(self._replica, connection, 200)
 
     def _reset_prefix_cache(self, connection: Connection, request: Request) -> None:
-        self._replica.engine.cache.clear()
+        for engine in self._replica.engines:
+            engine.cache.clear()
         answer(self._replica, connection, 200)
 
     def _log(self, connection: Connection, request: Request) -> None:

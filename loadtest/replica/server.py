@@ -9,7 +9,7 @@ import math
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
@@ -22,11 +22,11 @@ from loadtest.replica.apis import APIS, Api, Asked, Wording
 from loadtest.replica.behaviour import Behaviour, parse_behaviour, requested
 from loadtest.replica.connection import Connection, Request
 from loadtest.replica.engine import Engine, Job, Overloaded
-from loadtest.replica.kv_publisher import KvPublisher
+from loadtest.replica.kv_publisher import KvPublishers
 from loadtest.replica.listener import Listener
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.record import Record
-from loadtest.replica.request import Refused, parse_body, parse_generation
+from loadtest.replica.request import Refused, chosen_rank, parse_body, parse_generation
 from loadtest.replica.routes import Operations, Route, answer_json
 from loadtest.replica.stored import Stored
 from loadtest.replica.tokens import Speech
@@ -59,8 +59,11 @@ class FakeReplica:
         self._listener = Listener(host, port, tls)
         self.connections: set[Connection] = set()
         self.requests: deque[Record] = deque(maxlen=self.options.keep_log)
-        self.engine = Engine(self.options)
-        self.kv = KvPublisher(self.options, self.engine.cache, lambda: self._behaviour)
+        self.engines: Sequence[Engine] = [
+            Engine(self.options) for _ in range(self.options.data_parallel)
+        ]
+        self.engine = self.engines[0]
+        self.kv = KvPublishers(self.options, self.engines, lambda: self._behaviour)
         self.keep_alive_s = self.options.keep_alive_s
         self._tls = tls
         self._on_exit = on_exit
@@ -194,7 +197,7 @@ class FakeReplica:
         answer.record.outcome = outcome
         if outcome == "done":
             self.stored.add(answer.wording)
-        for job in self.engine.finish(answer.job, reason, now):
+        for job in self.engines[answer.job.rank].finish(answer.job, reason, now):
             self._answers[job].start()
         self.changed()
 
@@ -206,6 +209,7 @@ class FakeReplica:
             if self.options.keep_bodies:
                 record.body = body
             behaviour = self._requested(request, body)
+            record.rank = chosen_rank(self.engines, request.headers.get("x-data-parallel-rank"))
             if "slow_head" in behaviour:
                 self._wait_before_head(connection, record, api, body, behaviour)
             else:
@@ -236,13 +240,13 @@ class FakeReplica:
         record.model, record.stream = self.options.model, asked.stream
         record.prompt_tokens = len(asked.prompt_ids)
         output_ids = self.speech.answer_ids(asked.prompt_ids, asked.output_tokens)
-        job = Job(asked.prompt_ids, output_ids, asked.salt)
+        job = Job(asked.prompt_ids, output_ids, asked.salt, record.rank)
         number, created = record.request_id, int(time.time())
         stamp = "stamp" in behaviour
         wording = api.wording(Asked(body, asked, options, speech, number, created, stamp))
         now = time.monotonic()
         try:
-            runs = self.engine.submit(job, now)
+            runs = self.engines[job.rank].submit(job, now)
         except Overloaded:
             self._overloaded(connection, record, wording)
             return

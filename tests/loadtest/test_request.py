@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from loadtest.replica.engine import Engine, Job
 from loadtest.replica.options import ReplicaOptions
-from loadtest.replica.request import Refused, parse_body, parse_generation
+from loadtest.replica.request import Refused, chosen_rank, parse_body, parse_generation
 from loadtest.replica.tokens import Speech
 
 OPTIONS = ReplicaOptions(max_model_len=64, output_tokens=7)
@@ -74,3 +75,14 @@ def test_a_body_must_be_an_object(body):
     with pytest.raises(Refused) as caught:
         parse_body(body)
     assert caught.value.status == 400
+
+
+def test_a_rank_is_named_or_chosen():
+    engines = [Engine(ReplicaOptions()) for _ in range(3)]
+    engines[0].submit(Job([1], [2]), now=0.0)
+    assert chosen_rank(engines, "2") == 2
+    assert chosen_rank(engines, None) == chosen_rank(engines, "x") == 1
+    with pytest.raises(Refused) as refused:
+        chosen_rank(engines, "3")
+    assert refused.value.status == 400
+    assert "data_parallel_rank 3 is out of range [0, 3)." in str(refused.value.body)

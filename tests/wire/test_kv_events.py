@@ -238,20 +238,6 @@ async def test_replicas_that_tell_nothing_are_judged_by_what_was_sent(
         assert gateway.metric("headrace_replica_kv_state", "r0", "exact") == 0
 
 
-async def test_each_data_parallel_rank_is_a_replica(tmp_path: Path) -> None:
-    async with FakeReplica(kv_events="maps") as fake:
-        document = base_config([fake.url, fake.url])
-        for number, replica in enumerate(document["replicas"]):
-            replica["data_parallel_rank"] = number
-        async with InProcess(document, tmp_path) as gateway:
-            await becomes(gateway, Trust.EXACT, "r0")
-            assert state(gateway, "r1") is Trust.APPROX, "nobody publishes for it"
-            for number in range(4):
-                await complete(gateway, tokens(number, 10))
-            asked = {request.headers["x-data-parallel-rank"] for request in fake.requests}
-            assert asked == {"0", "1"}
-
-
 async def test_a_reload_begins_goes_on_and_ends(tmp_path: Path) -> None:
     async with serving(tmp_path, kv={"kv_events": "off"}) as (gateway, (fake,)):
 
@@ -275,3 +261,33 @@ async def test_a_reload_begins_goes_on_and_ends(tmp_path: Path) -> None:
         fake.engine.cache.clear()
         await asyncio.sleep(0.05)
         assert known(gateway, prompt) == 128, "nobody listens"
+
+
+async def test_each_data_parallel_rank_may_be_a_replica(tmp_path: Path) -> None:
+    """Two of the three are ranks, the third is whichever the server chooses."""
+    async with FakeReplica(kv_events="maps", data_parallel=2) as fake:
+        document = base_config([fake.url] * 3)
+        for number, replica in enumerate(document["replicas"][:2]):
+            replica["data_parallel_rank"] = number
+        async with InProcess(document, tmp_path) as gateway:
+            for name in ("r0", "r1", "r2"):
+                await becomes(gateway, Trust.EXACT, name)
+            await complete(gateway, tokens(0, 10))
+            first, second = tokens(1, 130), tokens(2, 130)
+            fake.engines[0].cache.insert(first)
+            fake.engines[1].cache.insert(second)
+            await soon(lambda: known(gateway, first, "r0") == known(gateway, second, "r1") == 128)
+            assert known(gateway, first, "r1") == known(gateway, second, "r0") == 0
+            await soon(lambda: known(gateway, first, "r2") == known(gateway, second, "r2") == 128)
+            fake.engines[0].cache.clear()
+            await soon(lambda: known(gateway, first, "r2") == 0)
+            assert known(gateway, second, "r2") == 128
+            await soon(lambda: known(gateway, first, "r0") == 0)
+            for _ in range(6):
+                await complete(gateway, tokens(3, 10))
+            asked = {
+                (request.headers.get("x-data-parallel-rank"), request.rank)
+                for request in fake.requests
+            }
+            assert {("0", 0), ("1", 1)} <= asked
+            assert {rank for wanted, rank in asked if wanted is None} <= {0, 1}
