@@ -110,9 +110,9 @@ class Delivery:
     reported them; otherwise output is estimated from events, of which the first `empty_events` hold
     no content (a chat begins with the role alone, of each choice). `exclude`: replicas that are not
     asked. `explained`: the answer says why it is from there. `seeking`: a replica that answers 404
-    raises NotFound. `on_start` is told which replica
-    answers. `begun`: the replica produced output. `usage_known`: it reported its counts. `relay`:
-    the try that is running."""
+    raises NotFound. `raw`: the answer is of any kind. `on_start` is told which replica answers.
+    `begun`: the replica produced output. `usage_known`: it reported its counts. `relay`: the try
+    that is running."""
 
     path: bytes
     headers: Sequence[Header]
@@ -128,6 +128,7 @@ class Delivery:
     method: bytes = b"POST"
     exclude: Sequence[str] = ()
     seeking: bool = False
+    raw: bool = False
     on_start: Callable[[str], None] | None = None
     limit_headers: Sequence[Header] = ()
     explained: bool = False
@@ -292,6 +293,7 @@ class Dispatcher:
             timeouts=self._timeouts,
             shape=delivery.shape,
             seeking=delivery.seeking,
+            raw=delivery.raw,
             predicted_s=lease.predicted_first_token_s,
         )
         delivery.relay = relay

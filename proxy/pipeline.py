@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from core.errors import (
     ClientGone,
@@ -23,11 +25,14 @@ from core.principal import Principal
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.answers import answer_error, answer_json
 from proxy.call import REFUSED
+from proxy.dispatch import Delivery
 from proxy.inference import Asked, Inference, note_reservation
+from proxy.passthrough import PassthroughRule, delivery_of, model_of
 from proxy.services import Services
 from proxy.stored import PATH as STORED
 from proxy.stored import ROUTE as STORED_ROUTE
-from proxy.stored import Stored, delivery_of, parse_path
+from proxy.stored import Deliver, Stored, parse_path
+from proxy.stored import delivery_of as stored_delivery
 from proxy.surfaces.registry import SURFACES
 from proxy.surfaces.surface import Surface
 from proxy.turns import LARGE_BYTES
@@ -35,6 +40,16 @@ from proxy.turns import LARGE_BYTES
 _log = logging.getLogger("headrace.pipeline")
 
 MODELS = "/v1/models"
+
+
+class Free(NamedTuple):
+    """What costs no tokens."""
+
+    exchange: Exchange
+    record: AccessRecord
+    principal: Principal
+    model: str
+    delivery: Delivery
 
 
 class Pipeline:
@@ -104,6 +119,8 @@ class Pipeline:
                 raise Unavailable("The gateway is stopping.", retry_after_s=5.0)
             record.status = 200
             answer_json(exchange, {"status": "ok"}, self._own_headers(exchange))
+        elif (rule := self._services.passthrough.get(path)) is not None:
+            await self._pass_on(rule, exchange, record)
         else:
             raise NotFound(f"There is nothing at {method} {path[:256]}.", code="unknown_url")
 
@@ -132,23 +149,42 @@ class Pipeline:
         principal = await self._authenticate(exchange, record)
         models = services.catalog.usable(principal)
         model = record.model = stored.model_of(response_id, principal, models)
-        delivery = delivery_of(
-            exchange, response_id, cancel=cancel, own_headers=self._own_headers(exchange)
-        )
+        own_headers = self._own_headers(exchange)
+        delivery = stored_delivery(exchange, response_id, cancel=cancel, own_headers=own_headers)
+        deliver = partial(stored.answer, response_id=response_id, models=models)
+        await self._deliver_free(Free(exchange, record, principal, model, delivery), deliver)
+
+    async def _pass_on(
+        self, rule: PassthroughRule, exchange: Exchange, record: AccessRecord
+    ) -> None:
+        request, services = exchange.request, self._services
+        record.route = rule.path
+        if request.method not in rule.methods:
+            raise _not_allowed(*rule.methods)
+        principal = await self._authenticate(exchange, record)
+        name = model_of(rule, request)
+        model = record.model = services.catalog.resolve(name, principal, rule.path)
+        delivery = delivery_of(request, exchange.id, model, self._own_headers(exchange))
+        free = Free(exchange, record, principal, model, delivery)
+        await self._deliver_free(free, services.dispatcher.deliver)
+
+    async def _deliver_free(self, free: Free, deliver: Deliver) -> None:
+        """What costs a request, and no tokens."""
+        exchange, record, principal, model, delivery = free
         record.enter("reserve", self._now())
-        reservation = await services.limiter.reserve(
+        reservation = await self._services.limiter.reserve(
             principal,
             model=model,
             prompt_tokens=0,
             max_output_tokens=0,
-            route=STORED_ROUTE,
-            address=request.peer,
+            route=record.route or "",
+            address=exchange.request.peer,
         )
         with reservation:
             note_reservation(record, reservation)
             delivery.limit_headers = reservation.headers
             try:
-                await stored.answer(exchange, delivery, record, response_id, models=models)
+                await deliver(exchange, delivery, record)
             finally:
                 if delivery.begun:
                     reservation.settle(0, 0, 0)

@@ -34,6 +34,7 @@ from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.shape import Shape
 from proxy.whole_body import WholeBody
 
+_JSON = b"application/json"
 _PLAIN = (b"", b"identity")  # the only codings that a replica is asked for
 _FRAMING_S = 1.0  # how long the replica may take to end its framing after the terminator
 
@@ -91,6 +92,7 @@ class Relay:
         "_exchange",
         "_on_first_event",
         "_own_headers",
+        "_raw",
         "_relayed",
         "_response_headers",
         "_shape",
@@ -118,6 +120,7 @@ class Relay:
         timeouts: RelayTimeouts,
         shape: Shape = OPENAI,
         seeking: bool = False,
+        raw: bool = False,
         predicted_s: float = 0.0,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -126,6 +129,7 @@ class Relay:
         self._own_headers = own_headers
         self._shape = shape
         self.seeking = seeking
+        self._raw = raw
         self._on_first_event = on_first_event
         self._timeouts = timeouts
         self._done: asyncio.Future[None] = loop.create_future()
@@ -218,8 +222,10 @@ class Relay:
             self.fail(UpstreamProtocolError("The replica's answer is compressed, unasked."))
             return
         content_type = header_value(headers, b"content-type").lower()
-        if status != 200 or not content_type.startswith(b"text/event-stream"):
-            self._body = WholeBody(self)
+        if self._raw or status != 200 or not content_type.startswith(b"text/event-stream"):
+            # What is no JSON (sound, a stream of unknown form) is not to wait for its end.
+            flows = self._raw and status == 200 and not content_type.startswith(_JSON)
+            self._body = WholeBody(self, flows=flows)
             self.on_body = self._body.push
 
     def on_end(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from proxy.catalog import Catalog
 from proxy.cors import Cors
 from proxy.dispatch import Dispatcher
 from proxy.observe import Observer
+from proxy.passthrough import PassthroughRule
 from proxy.stored import Stored
 from proxy.turns import Turns
 from proxy.variants import Variants
@@ -77,9 +78,10 @@ class Limiter(Protocol):
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything that the pipeline works with. `salt_of`: the caller's `cache_salt`. `prioritized`:
-    models whose replicas are told the callers' priority. `turns` are the worker's. `stored`: None
-    where no response can be asked for again. `variants`: None where each model answers for
-    itself."""
+    models whose replicas are told the callers' priority. `explained`: tenants who are told why
+    their answers are from where they are. `turns` are the worker's. `stored`: None where no
+    response can be asked for again. `variants`: None where each model answers for itself.
+    `passthrough`: by path."""
 
     authenticator: Authenticator
     catalog: Catalog
@@ -98,3 +100,4 @@ class Services:
     turns: Turns = field(default_factory=Turns)
     stored: Stored | None = None
     variants: Variants | None = None
+    passthrough: Mapping[str, PassthroughRule] = field(default_factory=dict)

@@ -24,9 +24,11 @@ _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 class WholeBody:
     """The body of one response that is not SSE."""
 
-    __slots__ = ("_parts", "_relay", "_size", "_tail", "usage")
+    __slots__ = ("_most", "_parts", "_relay", "_size", "_tail", "usage")
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: Relay, *, flows: bool = False) -> None:
+        """`flows`: from its first bytes on."""
+        self._most = 0 if flows else _MAX_COLLECTED
         self._relay = relay
         self._parts: list[bytes] = []
         self._size = 0
@@ -43,7 +45,7 @@ class WholeBody:
     def push(self, data: bytes) -> None:
         self._parts.append(data)
         self._size += len(data)
-        if self._size > _MAX_COLLECTED:
+        if self._size > self._most:
             self._relay.begin()
             self._relay.start(None)
             self._relay.use(self._flow)

@@ -26,6 +26,7 @@ from proxy.config import (
     LogConfig,
     UsageConfig,
 )
+from proxy.passthrough import PassthroughRule
 from proxy.request_config import RequestsConfig
 from proxy.serve.cpus import usable_cpus
 from proxy.serve.references import missing_references
@@ -85,6 +86,7 @@ class Config(Section):
     run_dir: OutputPath | None = None
     limits: LimitsConfig | None = None
     requests: RequestsConfig = RequestsConfig()
+    passthrough: tuple[PassthroughRule, ...] = ()
     routing: RoutingConfig = RoutingConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     usage: UsageConfig | None = None
@@ -99,6 +101,7 @@ class Config(Section):
             *_replica_faults(self),
             *_adapter_faults(self),
             *_variant_faults(self),
+            *_passthrough_faults(self),
             *_limit_faults(self),
             *_access_faults(self),
             *_request_faults(self),
@@ -247,6 +250,19 @@ def _variant_faults(config: Config) -> Iterator[Fault]:
             elif name not in names:
                 hint = did_you_mean(name, names) or f"; models: {', '.join(names)}"
                 yield f"{path}.{place}", f"no model is named `{name}`{hint}"
+
+
+def _passthrough_faults(config: Config) -> Iterator[Fault]:
+    names = [name for model in config.models for name in (model.name, *model.aliases)]
+    paths = [rule.path for rule in config.passthrough]
+    for index, rule in enumerate(config.passthrough):
+        if rule.path in paths[:index]:
+            yield f".passthrough[{index}].path", f"`{rule.path}` is given twice"
+        if rule.path == config.listen.health_path:
+            yield f".passthrough[{index}].path", "is $.listen.health_path; give one of them another"
+        if rule.model is not None and rule.model not in names:
+            hint = did_you_mean(rule.model, names) or f"; models: {', '.join(names)}"
+            yield f".passthrough[{index}].model", f"no model is named `{rule.model}`{hint}"
 
 
 def _limit_faults(config: Config) -> Iterator[Fault]:

@@ -123,6 +123,7 @@ class Snapshot:
                 explained=frozenset(config.routing.debug_header.tenants),
                 prioritized=frozenset(m.name for m in models if m.takes_priority),
                 turns=around.turns,
+                passthrough={rule.path: rule for rule in config.passthrough},
                 variants=make_variants(models),
                 stored=Stored(
                     self.pins,

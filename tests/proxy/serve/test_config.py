@@ -104,6 +104,25 @@ def test_what_cannot_be_left_out(key: str) -> None:
             ],
         ),
         (
+            {
+                "listen": {
+                    "addresses": ["127.0.0.1:8080"],
+                    "tls": "off",
+                    "health_path": "/healthz",
+                },
+                "passthrough": [
+                    {"path": "/v1/audio/speech", "model": "qwn3"},
+                    {"path": "/v1/audio/speech"},
+                    {"path": "/healthz"},
+                ],
+            },
+            [
+                "$.passthrough[0].model: no model is named `qwn3`; did you mean `qwen3`?",
+                "$.passthrough[1].path: `/v1/audio/speech` is given twice",
+                "$.passthrough[2].path: is $.listen.health_path; give one of them another",
+            ],
+        ),
+        (
             {"limits": {"rules": [RULE | {"match": {"models": ["qwen3", "qwn3"]}}]}},
             ["$.limits.rules[0].match.models[1]: no model is named `qwn3`; did you mean `qwen3`?"],
         ),
