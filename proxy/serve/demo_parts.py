@@ -97,6 +97,7 @@ def configuration(
             "health_path": "/healthz",
         },
         "admin": {"address": f"127.0.0.1:{place.admin_port}"},
+        "workers": 1,
         "propagation_s": 0,
         "drain_s": DRAIN_S,
         "auth": {
