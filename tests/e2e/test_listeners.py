@@ -62,7 +62,7 @@ async def test_all_places_are_announced(house: SimpleNamespace) -> None:
     said = house.gateway.stderr().decode()
     places = (
         f"https://127.0.0.1:{house.gateway.port}, https://[::1]:{house.ipv6_port}, "
-        f"unix:{house.path} with 1 workers"
+        f"unix:{house.path} with 1 worker"
     )
     assert f"headrace: listening on {places}" in said
 

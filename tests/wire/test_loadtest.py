@@ -190,7 +190,7 @@ async def test_tls_sessions_are_resumed_if_asked_for(authority: Authority, resum
         _, found = await run(replica, plan, context)
         counts = found.counts
         assert (counts.ok, counts.connections) == (10, 10)
-        assert counts.resumed >= 8 if resume else counts.resumed == 0
+        assert counts.resumed > 0 if resume else counts.resumed == 0
         handshakes = found.metric("tls")
         assert handshakes is not None
         assert handshakes.count == 10
