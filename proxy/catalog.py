@@ -58,11 +58,6 @@ class Catalog:
                 )
         return model.name
 
-    def usable(self, principal: Principal) -> list[str]:
-        """The canonical names of the models that `principal` is shown."""
-        shown = [m for name, m in self._by_name.items() if self._shown(m, name, principal)]
-        return list(dict.fromkeys(model.name for model in shown))
-
     def list(self, principal: Principal) -> dict[str, Any]:
         """The answer of GET /v1/models."""
         data = [

@@ -14,7 +14,7 @@ from proxy.access_log import AccessRecord
 from proxy.body_rules import BodyRule
 from proxy.call import Call
 from proxy.claims import claim_of
-from proxy.dispatch import Delivery
+from proxy.delivery import Delivery
 from proxy.headers import upstream_headers
 from proxy.services import Reservation, Services
 from proxy.surfaces.surface import Kind, Surface
@@ -48,9 +48,12 @@ class Inference:
 
     async def answer(self, asked: Asked, model: str) -> None:
         """By `model`, or by another one where the configuration says so."""
-        variants = self._services.variants
+        variants, stored = self._services.variants, self._services.stored
         if variants is None:
             await self._serve(asked, model)
+        elif stored is not None and (made_by := stored.made_by(asked.call.document)) is not None:
+            asked.record.model = made_by
+            await self._serve(asked, made_by)
         else:
             await self._serve_one_of(variants, asked, model)
 
@@ -97,6 +100,10 @@ class Inference:
             priority = 0
         delivery = _delivery(asked, prompt, rule=rule, salt=salt, priority=priority)
         delivery.claim = claim_of(principal, exchange.request, call.document)
+        budgets = services.observer.budgets
+        if budgets is not None:
+            due_at = budgets.first_token_by(exchange.request, principal.tenant, model)
+            delivery.first_token_by, delivery.refuse_late = due_at, budgets.refuse_late
         delivery.explained = principal.tenant in services.explained
 
         record.enter("reserve", now())

@@ -25,7 +25,7 @@ from core.principal import Principal
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.answers import answer_error, answer_json
 from proxy.call import REFUSED
-from proxy.dispatch import Delivery
+from proxy.delivery import Delivery
 from proxy.inference import Asked, Inference, note_reservation
 from proxy.passthrough import PassthroughRule, delivery_of, model_of
 from proxy.services import Services
@@ -141,17 +141,16 @@ class Pipeline:
 
     async def _ask_again(self, stored: Stored, exchange: Exchange, record: AccessRecord) -> None:
         """What was stored is told again: that costs a request, and no tokens."""
-        request, services = exchange.request, self._services
+        request = exchange.request
         response_id, cancel = parse_path(request.path)
         record.route = STORED_ROUTE
         if request.method != ("POST" if cancel else "GET"):
             raise _not_allowed("POST" if cancel else "GET")
         principal = await self._authenticate(exchange, record)
-        models = services.catalog.usable(principal)
-        model = record.model = stored.model_of(response_id, principal, models)
+        model = record.model = stored.model_of(response_id, principal)
         own_headers = self._own_headers(exchange)
         delivery = stored_delivery(exchange, response_id, cancel=cancel, own_headers=own_headers)
-        deliver = partial(stored.answer, response_id=response_id, models=models)
+        deliver = partial(stored.answer, response_id=response_id)
         await self._deliver_free(Free(exchange, record, principal, model, delivery), deliver)
 
     async def _pass_on(

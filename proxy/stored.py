@@ -16,7 +16,7 @@ from core.exchange import Exchange, Header
 from core.principal import Principal
 from core.prompt import Prompt
 from proxy.access_log import AccessRecord
-from proxy.dispatch import Delivery
+from proxy.delivery import Delivery
 from proxy.headers import upstream_headers
 from proxy.pins import Pins
 from proxy.surfaces.plain import no_usage
@@ -42,9 +42,16 @@ class Stored:
     """What one worker knows of stored responses."""
 
     def __init__(
-        self, pins: Pins, replicas_of: ReplicasOf, deliver: Deliver, now: Callable[[], float]
+        self,
+        pins: Pins,
+        models: Sequence[str],
+        replicas_of: ReplicasOf,
+        deliver: Deliver,
+        now: Callable[[], float],
     ) -> None:
+        """`models`: all that replicas serve."""
         self._pins = pins
+        self._models = models
         self._replicas_of = replicas_of
         self._deliver = deliver
         self._now = now
@@ -79,14 +86,18 @@ class Stored:
         else:
             await self._at_its_replica(exchange, delivery, record, previous, models=[model])
 
-    def model_of(self, response_id: str, principal: Principal, models: Sequence[str]) -> str:
-        """Which of `models` made it, as far as that is known; the first of them otherwise. Raises
-        NotFound for what is not the caller's."""
+    def made_by(self, document: dict[str, Any]) -> str | None:
+        """The model that made what this goes on with, if it is known. No other can go on."""
+        previous = document.get("previous_response_id")
+        pin = None if previous is None else self._pins.find(previous, self._now())
+        return None if pin is None else pin.model
+
+    def model_of(self, response_id: str, principal: Principal) -> str:
+        """The model that made it, as far as that is known; any other otherwise. Raises NotFound for
+        what is not the caller's."""
         self._own(response_id, principal, "response_id")
         pin = self._pins.find(response_id, self._now())
-        if not models or (pin is not None and pin.model not in models):
-            raise _unknown(response_id, "response_id")
-        return models[0] if pin is None else pin.model
+        return self._models[0] if pin is None else pin.model
 
     async def answer(
         self,
@@ -94,10 +105,9 @@ class Stored:
         delivery: Delivery,
         record: AccessRecord,
         response_id: str,
-        *,
-        models: Sequence[str],
     ) -> None:
-        """Show or cancel what one of the replicas of `models` holds."""
+        """Show or cancel what one of the replicas holds."""
+        models = self._models
         await self._at_its_replica(exchange, delivery, record, response_id, models=models)
 
     def _own(self, response_id: object, principal: Principal, param: str) -> None:

@@ -127,6 +127,7 @@ class Snapshot:
                 variants=make_variants(models),
                 stored=Stored(
                     self.pins,
+                    [model.name for model in models],
                     lambda model: replicas.registry.ids_of(bases.get(model, model)),
                     dispatcher.deliver,
                     around.clock,

@@ -10,7 +10,7 @@ from core.exchange import Exchange
 from core.principal import Principal
 from core.prompt import Prompt
 from proxy.access_log import AccessRecord
-from proxy.dispatch import Delivery
+from proxy.delivery import Delivery
 from proxy.pins import Pins
 from proxy.stored import Stored, delivery_of, parse_path
 
@@ -30,7 +30,7 @@ class Setting:
         self.stored = self.worker(Pins(b"secret"))
 
     def worker(self, pins: Pins) -> Stored:
-        return Stored(pins, lambda model: REPLICAS[model], self._deliver, lambda: 1.0)
+        return Stored(pins, ["n", "m"], lambda model: REPLICAS[model], self._deliver, lambda: 1.0)
 
     async def _deliver(self, exchange: Exchange, delivery: Delivery, record: AccessRecord) -> None:
         allowed = [r for r in REPLICAS[delivery.prompt.model] if r not in delivery.exclude]
@@ -54,7 +54,7 @@ class Setting:
     async def show(self, response_id: str, stored: Stored | None = None) -> None:
         stored = stored or self.stored
         delivery = self.delivery()
-        await stored.answer(self.exchange, delivery, self.record, response_id, models=["n", "m"])
+        await stored.answer(self.exchange, delivery, self.record, response_id)
 
 
 async def test_what_was_made_is_asked_for_where_it_is() -> None:
@@ -62,14 +62,14 @@ async def test_what_was_made_is_asked_for_where_it_is() -> None:
     response_id = await s.create()
     await s.show(response_id)
     assert s.asked == ["r1", "r1"]
-    assert s.stored.model_of(response_id, ACME, ["n", "m"]) == "m"
+    assert s.stored.model_of(response_id, ACME) == "m"
 
 
 async def test_another_worker_asks_each_replica_once() -> None:
     s = Setting()
     response_id = await s.create()
     other = s.worker(Pins(b"secret"))
-    assert other.model_of(response_id, ACME, ["n", "m"]) == "n"
+    assert other.model_of(response_id, ACME) == "n"
     await s.show(response_id, other)
     assert s.asked == ["r1", "s0", "r0", "r1"]
     await s.show(response_id, other)
@@ -98,19 +98,19 @@ async def test_what_is_somebody_elses_does_not_exist() -> None:
     s = Setting()
     response_id = await s.create()
     with pytest.raises(NotFound):
-        s.stored.model_of(response_id, BETA, ["m"])
+        s.stored.model_of(response_id, BETA)
     with pytest.raises(NotFound):
         s.stored.prepare({"previous_response_id": response_id}, s.exchange, BETA)
     with pytest.raises(NotFound):
         s.stored.prepare({"previous_response_id": 5}, s.exchange, ACME)
 
 
-async def test_a_model_that_the_caller_may_not_use_shows_nothing() -> None:
+async def test_what_goes_on_is_answered_by_the_model_that_began() -> None:
     s = Setting()
     response_id = await s.create()
-    for models in ([], ["n"]):
-        with pytest.raises(NotFound):
-            s.stored.model_of(response_id, ACME, models)
+    assert s.stored.made_by({"previous_response_id": response_id}) == "m"
+    assert s.stored.made_by({"previous_response_id": "resp_x"}) is None
+    assert s.stored.made_by({}) is None
 
 
 def test_paths() -> None:
