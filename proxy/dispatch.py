@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
-from core.claim import NOBODY, Claim
+from core.claim import Claim
 from core.clock import Clock
 from core.errors import GatewayError, RateLimited, Unavailable, UpstreamError, UpstreamReset
 from core.exchange import Exchange, Header
@@ -22,15 +21,13 @@ from core.metrics import Metrics
 from core.prompt import Prompt
 from core.replica import Replica
 from proxy.access_log import AccessRecord, milliseconds
+from proxy.delivery import Delivery, TokenEstimates
 from proxy.flow import Watchdog
 from proxy.headers import with_traceparent
 from proxy.phases import server_timing
+from proxy.prefills import Prefills
 from proxy.relay import Relay, RelayTimeouts, Upstream
-from proxy.surfaces.openai import OPENAI
-from proxy.surfaces.shape import Shape
 from proxy.turns import LARGE_BYTES, next_pass
-
-_MOST_TOKENS = 2**31  # beyond what any exchange can use: such a count is a fault
 
 
 class Lease(AbstractContextManager["Lease"], Protocol):
@@ -48,6 +45,8 @@ class Lease(AbstractContextManager["Lease"], Protocol):
     @property
     def outlived(self) -> bool: ...
 
+    def moved(self) -> None: ...
+
     def explain(self) -> str:
         """Why it is this replica, in one line."""
 
@@ -56,14 +55,6 @@ class Lease(AbstractContextManager["Lease"], Protocol):
     def settle(
         self, *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int
     ) -> None: ...
-
-
-class TokenEstimates(Protocol):
-    """What is known of a model's answers, for those that come without usage."""
-
-    def learn(self, model: str, events: int, tokens: int) -> None: ...
-
-    def tokens(self, model: str, events: int) -> int: ...
 
 
 class Router(Protocol):
@@ -104,66 +95,17 @@ class Budget(Protocol):
     def take(self, now: float) -> bool: ...
 
 
-@dataclass(slots=True)
-class Delivery:
-    """What is sent upstream, and what came of it. Token counts are the replica's own where it
-    reported them; otherwise output is estimated from events, of which the first `empty_events` hold
-    no content (a chat begins with the role alone, of each choice). `exclude`: replicas that are not
-    asked. `explained`: the answer says why it is from there. `seeking`: a replica that answers 404
-    raises NotFound. `raw`: the answer is of any kind. `on_start` is told which replica answers.
-    `begun`: the replica produced output. `usage_known`: it reported its counts. `relay`: the try
-    that is running."""
-
-    path: bytes
-    headers: Sequence[Header]
-    body: bytes
-    prompt: Prompt
-    max_output_tokens: int | None
-    stream: bool
-    strip_usage: bool
-    own_headers: Sequence[Header]
-    claim: Claim = NOBODY
-    empty_events: int = 0
-    shape: Shape = OPENAI
-    method: bytes = b"POST"
-    exclude: Sequence[str] = ()
-    seeking: bool = False
-    raw: bool = False
-    on_start: Callable[[str], None] | None = None
-    limit_headers: Sequence[Header] = ()
-    explained: bool = False
-    begun: bool = False
-    prompt_tokens: int = 0
-    cached_tokens: int | None = None
-    output_tokens: int = 0
-    usage_known: bool = False
-    failure: str | None = None
-    relay: Relay | None = None
-
-    def take_stock(
-        self, usage: dict[str, Any] | None, content_events: int, estimates: TokenEstimates
-    ) -> None:
-        """Note the final counts of a try that began, and learn from those that are known."""
-        model, events = self.prompt.model, max(0, content_events - self.empty_events)
-        output_tokens = -1 if usage is None else _count(usage.get("completion_tokens"), -1)
-        self.usage_known = output_tokens >= 0
-        if self.usage_known:
-            if self.max_output_tokens != 0:  # where nothing is generated there is nothing to learn
-                estimates.learn(model, events, output_tokens)
-        else:
-            output_tokens = estimates.tokens(model, events)
-        self.prompt_tokens, self.output_tokens = self.prompt.length, output_tokens
-        if usage is None:
-            return
-        self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt.length)
-        details = usage.get("prompt_tokens_details")
-        cached = _count(details.get("cached_tokens"), -1) if isinstance(details, dict) else -1
-        self.cached_tokens = None if cached < 0 else min(cached, self.prompt_tokens)
-
-
-def _count(value: object, otherwise: int) -> int:
-    # `type`, because True is an int too.
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else otherwise
+def _in_time(delivery: Delivery, left_s: float, lease: Lease) -> Sequence[Header]:
+    """The headers for the replica, with what is left of the budget. Raises Unavailable when it is
+    predicted not to be enough, where that is asked for."""
+    late_s = lease.predicted_first_token_s - left_s
+    if late_s > 0 and delivery.refuse_late:
+        raise Unavailable(
+            "The first token is predicted to come later than it is due.",
+            code="budget_exceeded",
+            retry_after_s=late_s,
+        )
+    return [*delivery.headers, (b"x-headrace-budget-ms", b"%d" % max(left_s * 1e3, 0))]
 
 
 class Dispatcher:
@@ -184,8 +126,10 @@ class Dispatcher:
         metrics: Metrics,
         server_timing: bool = True,
         bases: Mapping[str, str] = MappingProxyType({}),
+        prefills: Prefills | None = None,
     ) -> None:
-        """`bases`: of models without replicas of their own those whose replicas serve them."""
+        """`bases`: of models without replicas of their own those whose replicas serve them.
+        `prefills`: None where every replica prefills by itself."""
         self._router = router
         self._pool = pool
         self._health = health
@@ -197,6 +141,7 @@ class Dispatcher:
         self._now = clock
         self._server_timing = server_timing
         self._bases = bases
+        self._prefills = prefills
         self._retries = metrics.counter(
             "headrace_retries_total", "Tries beyond the first, by the failure before", ("reason",)
         )
@@ -265,8 +210,18 @@ class Dispatcher:
     ) -> None:
         if len(delivery.body) >= LARGE_BYTES:
             await next_pass()  # choosing and sending are two steps
-        record.enter("connect", self._now())
+        now = self._now()
+        record.enter("connect", now)
+        headers = delivery.headers
+        if delivery.first_token_by is not None:
+            headers = _in_time(delivery, delivery.first_token_by - now, lease)
         record.predicted_cached_tokens = lease.predicted_cached
+        body, cached_elsewhere = delivery.body, None
+        if self._prefills is not None:
+            record.enter("first_token", now)
+            model = lease.replica.model
+            body, cached_elsewhere = await self._prefills.prepare(model, delivery, lease, record)
+            record.enter("connect", self._now())
         connection = await self._pool.connect(lease.replica.id, fresh)
         record.enter("first_token", self._now())
         own_headers = [*delivery.own_headers, *delivery.limit_headers]
@@ -299,7 +254,7 @@ class Dispatcher:
         delivery.relay = relay
         self._watchdog.add(relay)
         try:
-            connection.send(delivery.method, delivery.path, delivery.headers, delivery.body, relay)
+            connection.send(delivery.method, delivery.path, headers, body, relay)
             await relay.wait(connection)
         finally:
             connection.abort()  # of no effect after a complete answer
@@ -310,6 +265,8 @@ class Dispatcher:
             record.first_events_at = relay.first_events_at
             if delivery.begun:
                 delivery.take_stock(relay.usage, relay.content_events, self._estimates)
+                if cached_elsewhere is not None:  # what was fetched is not what was saved
+                    delivery.cached_tokens = cached_elsewhere
                 lease.settle(
                     prompt_tokens=delivery.prompt_tokens,
                     cached_tokens=delivery.cached_tokens,

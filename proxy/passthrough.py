@@ -19,7 +19,7 @@ from core.errors import BadRequest
 from core.exchange import Header, Request
 from core.prompt import Prompt
 from core.section import Contradictions, Section
-from proxy.dispatch import Delivery
+from proxy.delivery import Delivery
 from proxy.headers import upstream_headers
 from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.plain import no_usage

@@ -80,7 +80,8 @@ class TierRule(Section):
 
 class BudgetsConfig(Section):
     """The first of `rules` that fits gives a request its tier, else `default` does (None: its time
-    is not judged). With `client_header` a client may name the tier in `X-Headrace-Tier`."""
+    is not judged). With `client_header` a client may name the tier in `X-Headrace-Tier`. With
+    `refuse_late` a request is refused when its first token is predicted to come after it is due."""
 
     tiers: Annotated[dict[str, TierConfig], Meta(min_length=1, max_length=16)] = msgspec.field(
         default_factory=_usual_tiers
@@ -88,6 +89,7 @@ class BudgetsConfig(Section):
     default: str | None = None
     rules: tuple[TierRule, ...] = ()
     client_header: bool = False
+    refuse_late: bool = False
 
     def __post_init__(self) -> None:
         if faults := list(self._faults()):

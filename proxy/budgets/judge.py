@@ -11,11 +11,12 @@ from proxy.phases import OWN
 
 TIER_HEADER = b"x-headrace-tier"
 SPENT_HEADER = b"x-headrace-spent-ms"
+LEFT_HEADER = b"x-headrace-budget-ms"
 PARTS = ("context", "gateway", "tokenize", "first_token", "first_tokens", "total")
 """What is judged, in the order of an exchange; `total` holds all the others and receiving too."""
 
 _GATEWAY = tuple(phase for phase in OWN if phase != "tokenize")
-_MOST_SPENT_MS = 3_600_000.0
+_MOST_MS = 3_600_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,23 @@ class Budgets:
                 return rule.tier
         return config.default
 
+    @property
+    def refuse_late(self) -> bool:
+        return self._config.refuse_late
+
+    def first_token_by(
+        self, request: Request, tenant: str | None, model: str | None
+    ) -> float | None:
+        """The instant at which the first token is due: what the client says that it has left
+        (`X-Headrace-Budget-Ms`), else what its tier leaves; None: no matter when."""
+        left_s = _header_s(request, LEFT_HEADER)
+        if left_s is not None:
+            return request.received_at + left_s
+        tier = self.tier_of(request, tenant, model)
+        if tier is None:
+            return None
+        return request.received_at + self._tiers[tier].first_token_s - declared_s(request)
+
     def judge(
         self,
         tier: str,
@@ -80,13 +98,16 @@ class Budgets:
 
 
 class _Tier:
-    """One tier in seconds. `set_aside_s`: of its total, for what is spent elsewhere."""
+    """One tier in seconds. `set_aside_s`: of its total, for what is spent elsewhere;
+    `first_token_s`: what is left of it until the first token."""
 
-    __slots__ = ("bounds", "set_aside_s")
+    __slots__ = ("bounds", "first_token_s", "set_aside_s")
 
     def __init__(self, config: TierConfig) -> None:
         self.set_aside_s = ((config.network_ms or 0.0) + (config.guardrail_ms or 0.0)) / 1e3
         self.bounds = {part: _seconds(getattr(config, f"{part}_ms")) for part in PARTS}
+        after_s = self.set_aside_s + (config.first_tokens_ms or 0.0) / 1e3
+        self.first_token_s = self.bounds["total"] - after_s
 
     def __repr__(self) -> str:
         return f"<_Tier {self.bounds}>"
@@ -99,11 +120,16 @@ def _seconds(ms: float | None) -> float:
 def declared_s(request: Request) -> float:
     """Seconds that the client says were spent before the request (`X-Headrace-Spent-Ms`); 0 when
     it says nothing that makes sense."""
-    value = request.header(SPENT_HEADER)
+    return _header_s(request, SPENT_HEADER) or 0.0
+
+
+def _header_s(request: Request, name: bytes) -> float | None:
+    """Seconds, of a header in milliseconds; None when it says nothing that makes sense."""
+    value = request.header(name)
     if value is None:
-        return 0.0
+        return None
     try:
-        spent_ms = float(value)
+        ms = float(value)
     except ValueError:
-        return 0.0
-    return spent_ms / 1e3 if 0 <= spent_ms <= _MOST_SPENT_MS else 0.0
+        return None
+    return ms / 1e3 if 0 <= ms <= _MOST_MS else None

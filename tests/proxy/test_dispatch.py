@@ -29,7 +29,8 @@ from core.errors import Unavailable, UpstreamError, UpstreamReset, UpstreamUnrea
 from core.metrics import Metrics
 from core.prompt import Prompt
 from proxy.access_log import AccessRecord
-from proxy.dispatch import Delivery, Dispatcher
+from proxy.delivery import Delivery
+from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
 from proxy.turns import LARGE_BYTES
 from ratelimit.estimate import Estimates

@@ -62,3 +62,27 @@ async def test_a_gateway_that_is_not_there_is_said(tmp_path: Path, capsys: Any) 
     path.write_text(yaml.safe_dump({**document, "budgets": {"default": "chat"}}))
     assert main(["budget", "-c", str(path)]) == 1
     assert "no gateway answers" in capsys.readouterr().err
+
+
+async def test_the_replica_is_told_what_is_left_and_what_would_be_late_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with FakeReplica() as replica:
+        for refuse in (False, True):
+            document = base_config([replica.url], budgets={"refuse_late": refuse})
+            async with InProcess(document, tmp_path) as gateway:
+                client = await Client.open(gateway.port)
+                plenty = await client.ask(
+                    chat(max_tokens=2), headers={"X-Headrace-Budget-Ms": "60000"}
+                )
+                late = await client.ask(chat(max_tokens=2), headers={"X-Headrace-Budget-Ms": "0"})
+                client.close()
+            assert plenty.status == 200
+            assert late.status == (503 if refuse else 200)
+            if refuse:
+                assert late.json()["error"]["code"] == "budget_exceeded"
+                assert int(late.headers["retry-after"]) >= 1
+    told = [int(request.headers["x-headrace-budget-ms"]) for request in replica.requests]
+    assert len(told) == 3
+    assert 50_000 < told[0] <= 60_000
+    assert told[1] == 0

@@ -61,6 +61,20 @@ def test_without_an_allowance_nothing_is_too_long() -> None:
     assert budgets.judge("t", SPENT, context_s=1.0, first_tokens_s=1.0).over == ()
 
 
+def test_the_first_token_is_due_when_the_client_says_or_the_tier_leaves() -> None:
+    budgets = Budgets(BudgetsConfig(default="voice"))
+
+    def due(**headers: str) -> float | None:
+        return budgets.first_token_by(request(**headers), "acme", "m")
+
+    # 400 in all, less 25 network, 15 guardrail and 180 for the first tokens
+    assert due() == pytest.approx(0.18)
+    assert due(x_headrace_spent_ms="50") == pytest.approx(0.13)
+    assert due(x_headrace_budget_ms="90") == pytest.approx(0.09)
+    assert due(x_headrace_budget_ms="soon") == pytest.approx(0.18)
+    assert Budgets(BudgetsConfig()).first_token_by(request(), None, "m") is None
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("120", 0.12), ("0.5", 0.0005), ("-1", 0.0), ("nan", 0.0), ("1e9", 0.0), ("soon", 0.0)],
