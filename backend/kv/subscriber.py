@@ -25,7 +25,7 @@ _ASK_S = 2.0
 _KNOWN_S = 0.1
 _SEEK_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between such questions while the answer is none; the last one goes on."""
-_LOST_TICKS = 3
+_LOST_TICKS, _MOST_TICKS = 3, 30
 
 _log = logging.getLogger("headrace.backend")
 
@@ -85,7 +85,7 @@ class Subscriber:
             follower.due()
 
     async def _run(self, context: Context) -> None:
-        misses = 0
+        misses, patience = 0, _LOST_TICKS
         told = not isinstance(self._events, KvEventsConfig)
         while True:
             if told and not self._known():
@@ -95,7 +95,8 @@ class Subscriber:
             self._follow(context, sources)
             if self._followers:
                 misses = 0
-                await self._watch()
+                heard = await self._watch(patience)
+                patience = _LOST_TICKS if heard else min(2 * patience, _MOST_TICKS)
             else:
                 misses += 1
                 await asyncio.sleep(_SEEK_S[min(misses, len(_SEEK_S)) - 1])
@@ -109,14 +110,17 @@ class Subscriber:
             return sources
         return {rank: source for rank, source in sources.items() if rank == self._rank}
 
-    async def _watch(self) -> None:
-        """Until a rank is lost, which may mean that the replica publishes elsewhere now."""
-        lost = 0
-        while lost < _LOST_TICKS or isinstance(self._events, KvEventsConfig):
+    async def _watch(self, patience: int) -> bool:
+        """Until a rank is lost for `patience` ticks, which may mean that the replica publishes
+        elsewhere now. Whether all were heard in between."""
+        lost, heard = 0, False
+        while lost < patience or isinstance(self._events, KvEventsConfig):
             await asyncio.sleep(TICK_S)
             for follower in self._followers.values():
                 follower.tick()
             lost = lost + 1 if self.trust is Trust.APPROX else 0
+            heard = heard or not lost
+        return heard
 
     def _follow(self, context: Context, sources: Mapping[int, Source]) -> None:
         """Those of `sources`, and nobody else."""
