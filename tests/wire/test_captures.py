@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from client import ask, chat
+from client import Answer, ask, chat
 from listening import served
 from running import SHARED, InProcess, base_config
 
@@ -90,6 +90,64 @@ async def scripted(capture: bytes, seed: int) -> AsyncIterator[str]:
 
     async with served(answer) as port:
         yield f"http://127.0.0.1:{port}"
+
+
+TYPED = {
+    "messages": {"messages": chat()["messages"], "max_tokens": 3},
+    "responses": {"input": "Hello", "max_output_tokens": 3},
+}
+TYPED_OWN = {
+    "messages": chunked(
+        b'event: message_start\ndata: {"type":"message_start","message":{"usage":'
+        b'{"input_tokens":5,"output_tokens":0}}}\n\n',
+        'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":'
+        '{"type":"text_delta","text":"naïve 水"}}\n\n'.encode(),
+        b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":1}}\n\n',
+        b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+    ),
+    "responses": chunked(
+        b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n',
+        'event: response.output_text.delta\ndata: {"delta":"naïve 水",'
+        '"type":"response.output_text.delta"}\n\n'.encode(),
+        b'event: response.completed\ndata: {"response":{"usage":{"input_tokens":5,'
+        b'"output_tokens":1}},"type":"response.completed"}\n\n',
+    ),
+}
+TYPED_CAPTURES = [(name, FIXTURES / f"sse_{name}.bin") for name in TYPED]
+
+
+async def relayed_typed(name: str, capture: bytes, tmp_path: Path, seed: int) -> Answer:
+    document = {"model": "demo", "stream": True, **TYPED[name]}
+    async with scripted(capture, seed) as url, InProcess(base_config([url]), tmp_path) as gateway:
+        answer = await ask(gateway.port, document, path=f"/v1/{name}")
+        assert answer.status == 200
+        if answer.complete:
+            assert gateway.metric("headrace_tokens_total", "demo", "completion") > 0
+            assert gateway.metric("headrace_tokens_total", "demo", "prompt") > 0
+        return answer
+
+
+@pytest.mark.parametrize("name", TYPED)
+async def test_typed_streams_arrive_unchanged_or_cut(name: str, tmp_path: Path) -> None:
+    whole = TYPED_OWN[name]
+    for seed in range(2):
+        answer = await relayed_typed(name, whole, tmp_path, seed)
+        assert (answer.body, answer.complete) == (body_of(whole), True)
+    events = [event + b"\n\n" for event in body_of(whole).split(b"\n\n") if event]
+    for cut in (whole[: whole.rindex(b"event: ") + 30], chunked(*events[:-1])):
+        answer = await relayed_typed(name, cut, tmp_path, 1)
+        assert not answer.complete
+        assert answer.body.rpartition(b"\n\nevent: ")[2].startswith(b"error\ndata: ")
+
+
+@pytest.mark.skipif(not FIXTURES.exists(), reason="needs the captures in ../shared")
+@pytest.mark.parametrize(("name", "path"), TYPED_CAPTURES)
+async def test_captured_typed_streams_arrive_unchanged(
+    name: str, path: Path, tmp_path: Path
+) -> None:
+    capture = path.read_bytes()
+    answer = await relayed_typed(name, capture, tmp_path, 1)
+    assert (answer.body, answer.complete) == (body_of(capture), True)
 
 
 async def relayed(capture: bytes, tmp_path: Path, seed: int, *, usage: bool) -> tuple[bytes, bool]:
