@@ -47,14 +47,16 @@ class SharedMap:
     def get(self, key: int, default: int = 0, /) -> int:
         """By any process."""
         words = self._words
-        start = 2 * (key % self._slots)
-        for at in range(start, start + 2 * PROBES, 2):
+        at = 2 * (key % self._slots)
+        end = at + 2 * PROBES
+        while at < end:
             mixed = words[at]
             value = words[at + 1]
-            if mixed ^ value == key and value:
-                return value
             if not value:
                 break
+            if mixed ^ value == key:
+                return value
+            at += 2
         return default
 
     def __setitem__(self, key: int, value: int, /) -> None:

@@ -69,7 +69,7 @@ class SharedAccount(Account):
     """One replica, charged by several workers. The sums are those at the last `read`, and what
     this worker did since."""
 
-    __slots__ = ("_own", "_words", "_worker", "_workers", "place")
+    __slots__ = ("_last", "_own", "_words", "_worker", "_workers", "place")
 
     def __init__(self, words: Words, worker: int, workers: int, place: int) -> None:
         super().__init__()
@@ -78,6 +78,7 @@ class SharedAccount(Account):
         self._words: Words | None = words
         self._worker = worker
         self._workers = workers
+        self._last: list[int] = []
         self._write()
         self.read()
 
@@ -87,10 +88,12 @@ class SharedAccount(Account):
 
     def read(self) -> None:
         if self._words is not None:
-            words, count = self._words.tolist(), self._workers
-            self.pending_tokens = sum(words[:count])
-            self.in_flight = sum(words[count : 2 * count])
-            self.live_tokens = sum(words[2 * count :])
+            words = self._words.tolist()
+            if words != self._last:  # which is less to do than to add them up
+                self._last, count = words, self._workers
+                self.pending_tokens = sum(words[:count])
+                self.in_flight = sum(words[count : 2 * count])
+                self.live_tokens = sum(words[2 * count :])
 
     def charge(self, pending: int, live: int) -> None:
         self._own.charge(pending, live)
