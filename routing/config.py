@@ -173,6 +173,15 @@ class DebugHeaderConfig(Section):
     tenants: tuple[str, ...] = ()
 
 
+class DisaggregationConfig(Section):
+    """When a prompt is prefilled by a replica with that role instead of the one that answers: when
+    more than `least_tokens` are not cached there, and it takes no longer, with blocks of
+    `transfer_tokens_per_second` being fetched."""
+
+    least_tokens: Annotated[int, Meta(ge=0)] = 256
+    transfer_tokens_per_second: Annotated[float, Meta(gt=0)] = 200_000.0
+
+
 class RoutingConfig(Section):
     """How a replica is chosen. All durations in seconds, sizes in tokens.
 
@@ -183,7 +192,7 @@ class RoutingConfig(Section):
     """
 
     policy: Policy = "prefix_affinity"
-    objective: Objective = "ttft"
+    objective: Objective = "balanced"
     decode_weight: float | None = None
     tie_window_s: float = 0.010
     block_tokens: int = 64
@@ -197,6 +206,7 @@ class RoutingConfig(Section):
     priors: Priors = Priors()
     admission: AdmissionConfig = AdmissionConfig()
     debug_header: DebugHeaderConfig = DebugHeaderConfig()
+    disaggregation: DisaggregationConfig = DisaggregationConfig()
 
     def __post_init__(self) -> None:
         if self.decode_weight is not None and not 0 <= self.decode_weight <= 10:
@@ -218,7 +228,7 @@ class RoutingConfig(Section):
         return _WEIGHTS[self.objective] if self.decode_weight is None else self.decode_weight
 
 
-_WEIGHTS: dict[Objective, float] = {"ttft": 0.1, "balanced": 0.2, "tpot": 0.3}
+_WEIGHTS: dict[Objective, float] = {"ttft": 0.1, "balanced": 0.2, "tpot": 0.5}
 
 
 def _sharing_faults(share: ShareCache, secret: Secret | None) -> list[tuple[str, str]]:

@@ -6,13 +6,17 @@ sequence and per KV token, O the expected output, C the attention knee:
 
     u      = max(isl - cached, 1)           an engine computes the last token anyway
     own    = u/P * (1 + (cached + u/2)/C)   its own prefill
-    queue  = 1.15 * W/P                     the time until that starts
-    others = n*own + n*O*2a + O*b*K         the delay it causes to others, and they to it
+    queue  = 1.2 * W/P                      the time until that starts
+    others = n*min(own, 1.5) + n*O*2a + O*b*K   the delay it causes to others, and they to it
     room   = 2 * max(0, (K + u + O)/KV - .85)/.15   the danger of preemption
     total  = queue + own + room + lambda*others + slow start + session
 
 `session` is not positive: what the index cannot know of the replica that has just served the same
 session is taken to be worth its own prefill, up to a bound.
+
+The bound of 1.5 s is for the longest prompts: without it they are sent where few are disturbed, and
+wait there behind one another, which the slowest first tokens pay for. The figures behind 1.2 and
+1.5 are in docs/routing.md.
 
 No thresholds: a hot prefix spreads by itself, because queue grows until another replica's cold
 prefill is cheaper.
@@ -26,7 +30,8 @@ from typing import NamedTuple, Protocol
 from routing.learning import Speed
 from routing.ledger import Account
 
-_QUEUE_FACTOR = 1.15
+_QUEUE_FACTOR = 1.2
+_MOST_DISTURBANCE_S = 1.5
 _FULL = 0.85
 _ROOM_SECONDS = 2.0
 
@@ -111,7 +116,9 @@ def scores(
         beside = account.in_flight + replica.foreign_in_flight
         own = uncached * (1.0 + (held + uncached / 2) / knee) / rate
         queue = _QUEUE_FACTOR * (account.pending_tokens + replica.foreign_tokens) / rate
-        others = beside * (own + decode * speed.per_sequence) + output * speed.per_token * live
+        disturbance = own if own < _MOST_DISTURBANCE_S else _MOST_DISTURBANCE_S
+        others = beside * (disturbance + decode * speed.per_sequence)
+        others += output * speed.per_token * live
         use = (live + uncached + output) / replica.kv_tokens
         room = _ROOM_SECONDS * (use - _FULL) / (1.0 - _FULL) if use > _FULL else 0.0
         if slow_starts is not None:

@@ -49,7 +49,7 @@ def test_defaults_are_valid() -> None:
     config = msgspec.convert({}, RoutingConfig)
     assert (config.policy, config.others_weight, config.block_tokens) == (
         "prefix_affinity",
-        0.1,
+        0.2,
         64,
     )
     assert msgspec.convert({"name": "m"}, ModelConfig).multimodal is False

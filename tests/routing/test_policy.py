@@ -203,8 +203,8 @@ def total_by_the_formula(
     in_flight = account.in_flight + member.foreign_in_flight
     u = max(length - cached, 1)
     own = u / rate * (1 + (cached + u / 2) / knee)
-    queue = 1.15 * (account.pending_tokens + member.foreign_tokens) / rate
-    others = in_flight * own + in_flight * output * 2 * speed.per_sequence
+    queue = 1.2 * (account.pending_tokens + member.foreign_tokens) / rate
+    others = in_flight * min(own, 1.5) + in_flight * output * 2 * speed.per_sequence
     others += output * speed.per_token * account.live_tokens
     full = (account.live_tokens + u + output) / member.kv_tokens
     room = 2 * max(0.0, full - 0.85) / 0.15
@@ -230,7 +230,7 @@ def choose_plainly(
         return weighed, account.pending_tokens, member.last_pick, member.key
 
     queues = [
-        1.15 * (m.account.pending_tokens + m.foreign_tokens) / m.speed.prefill_rate for m in members
+        1.2 * (m.account.pending_tokens + m.foreign_tokens) / m.speed.prefill_rate for m in members
     ]
     totals = {}
     for member in members:

@@ -40,11 +40,19 @@ def test_every_term_by_hand() -> None:
     result = terms(replica, 4000, 3000, slow_start=0.25)
     own = 1000 / 16_000 * (1 + 3500 / 60_000)
     assert result.own == pytest.approx(own)
-    assert result.queue == pytest.approx(1.15 * 0.5)
+    assert result.queue == pytest.approx(1.2 * 0.5)
     others = 10 * own + 10 * 300 * 2 * 8e-5 + 300 * 2e-8 * 100_000
     assert result.others == pytest.approx(others)
     assert result.room == 0
-    assert result.total == pytest.approx(own + 1.15 * 0.5 + 0.1 * others + 0.25)
+    assert result.total == pytest.approx(own + 1.2 * 0.5 + 0.1 * others + 0.25)
+
+
+def test_what_a_long_prompt_does_to_others_is_bounded() -> None:
+    replica = Replica()
+    replica.account.in_flight = 10
+    decode = 10 * 300 * 2 * 8e-5
+    assert terms(replica, 16_000).others == pytest.approx(10 * (1 + 8000 / 60_000) + decode)
+    assert terms(replica, 100_000).others == pytest.approx(10 * 1.5 + decode)
 
 
 def test_at_least_one_token_is_computed() -> None:
@@ -62,9 +70,9 @@ def test_room_is_free_until_85_percent() -> None:
 
 def test_foreign_traffic_counts() -> None:
     replica = Replica(foreign_tokens=1600, foreign_in_flight=5)
-    assert queue_seconds(replica) == pytest.approx(0.115)
+    assert queue_seconds(replica) == pytest.approx(0.12)
     result = terms(replica, 1000)
-    assert result.queue == pytest.approx(0.115)
+    assert result.queue == pytest.approx(0.12)
     assert result.others > 0
 
 
