@@ -187,9 +187,9 @@ def _max_output_tokens(document: dict[str, Any]) -> int | None:
     """
     found = None
     for name in ("max_completion_tokens", "max_tokens"):
-        value = _tokens(document, name)
-        if value is None:
+        if document.get(name) is None:
             continue
+        value = _tokens(document, name)
         if found is None:
             found = value
         else:
