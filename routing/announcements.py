@@ -129,8 +129,8 @@ class Announcer:
         self._records.clear()
         self._size = self._waiting_size = 0
         self._most = 1 << 62
-        self._number = 1
-        self._waiting.append(_HEAD.pack(self._life, reader, _ANEW | 1))
+        self._number += 1
+        self._waiting.append(_HEAD.pack(self._life, reader, _ANEW | self._number))
         for key, (blocks, count) in self._live.items():
             for _ in range(count):
                 self._expect(key, blocks)

@@ -40,12 +40,14 @@ class SharedIndex(PrefixIndex):
         self._wake = wake
         self._by_place: dict[int, Target] = {}
         self._without_place = 0
-        # What may not have been heard, by bit: once `_mark` is heard, all of `_older` has been.
+        # What may not have been heard: prompts as they were sent, and what was sent before those,
+        # by bit. When `_mark` is heard all of `_older` has been, with `_last_mark` everything.
+        self._prompts: list[tuple[int, Sequence[int]]] = []
         self._newer: dict[int, set[int]] = {}
         self._older: dict[int, set[int]] = {}
         self._unheard: list[tuple[int, set[int]]] = []
-        self._unheard_size = 0
-        self._mark = -1
+        self._size = 0
+        self._mark = self._last_mark = -1
         self._held_by = self._held_or_sent
 
     def __repr__(self) -> str:
@@ -82,16 +84,24 @@ class SharedIndex(PrefixIndex):
     def expect(self, target: Target, blocks: Sequence[int]) -> None:
         if not target.alive or target.place < 0 or not blocks:
             return  # its place may be another replica's
-        if self._heard() >= self._mark or self._unheard_size > _MOST_UNHEARD:
+        self._prompts.append((target.bit, blocks))
+        self._size += len(blocks)
+        if self._size > _MOST_UNHEARD:
             self._turn()
-        sent = self._newer.get(target.bit)
-        if sent is None:
-            sent = self._newer[target.bit] = set()
-            self._unheard.append((target.bit, sent))
-        sent.update(blocks)
-        self._unheard_size += len(blocks)
         self._announcer.expect(target.place, blocks)
+        self._last_mark = self._announcer.mark
         self._wake()
+
+    def match(self, blocks: Sequence[int], targets: int) -> list[tuple[int, int]]:
+        if self._prompts or self._unheard:
+            heard = self._heard()
+            if heard >= self._last_mark:  # mostly, so that few prompts are ever looked into
+                self._forget_sent()
+            else:
+                if heard >= self._mark:
+                    self._turn()
+                self._sort_prompts()
+        return super().match(blocks, targets)
 
     def confirm(self, target: Target, blocks: Sequence[int]) -> None:
         if blocks and target.place >= 0:
@@ -105,6 +115,7 @@ class SharedIndex(PrefixIndex):
 
     def remove(self, target: Target) -> None:
         super().remove(target)
+        self._sort_prompts()
         for sent in (self._newer, self._older):
             sent.pop(target.bit, None)
         self._unheard = [*self._older.items(), *self._newer.items()]
@@ -121,10 +132,27 @@ class SharedIndex(PrefixIndex):
             self._wake()
 
     def _turn(self) -> None:
+        """All of `_older` was heard, or is too much to remember."""
+        self._sort_prompts()
         self._older, self._newer = self._newer, {}
         self._unheard = list(self._older.items())
-        self._unheard_size = 0
-        self._mark = self._announcer.mark
+        self._size = 0
+        self._mark = self._last_mark
+
+    def _sort_prompts(self) -> None:
+        for bit, blocks in self._prompts:
+            sent = self._newer.get(bit)
+            if sent is None:
+                sent = self._newer[bit] = set()
+                self._unheard.append((bit, sent))
+            sent.update(blocks)
+        self._prompts.clear()
+
+    def _forget_sent(self) -> None:
+        self._prompts.clear()
+        self._newer, self._older = {}, {}
+        self._unheard = []
+        self._size = 0
 
     def _held_or_sent(self, block: int, default: int, /) -> int:
         mask = self._held.get(block, default)
