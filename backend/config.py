@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from backend.address import Address, parse_address
 from core.http2.engines import EngineName
-from core.replica import Replica
+from core.replica import Replica, prefill_name
 from core.section import Contradictions, FilePath, Secret, Section
 
 Seconds = Annotated[float, Meta(gt=0)]
@@ -62,7 +62,8 @@ class ReplicaConfig(Section):
     and HTTP/1.1 in the clear; `h2` in the clear is HTTP/2 without asking (prior knowledge).
     `data_parallel_rank`: which of the engines behind `url` this is; each of them is a replica with
     an `id` of its own. `kv_events`: how it tells what its prefix cache holds; `auto` asks its
-    `/kv_event_sources`.
+    `/kv_event_sources`. `role`: replicas that `prefill` do that for those that answer, `decode` or
+    `both`, which differ in nothing: one that must can always prefill.
     """
 
     url: str
@@ -76,6 +77,7 @@ class ReplicaConfig(Section):
     tls: ReplicaTlsConfig | None = None
     data_parallel_rank: Count | None = None
     kv_events: Literal["auto", "off"] | KvEventsConfig = "auto"
+    role: Literal["both", "prefill", "decode"] = "both"
 
     def __post_init__(self) -> None:
         try:
@@ -94,7 +96,7 @@ class ReplicaConfig(Section):
         """The identity that the rest of the gateway sees."""
         return Replica(
             id=self.id or self.address.name,
-            model=self.model,
+            model=prefill_name(self.model) if self.role == "prefill" else self.model,
             weight=self.weight,
             max_in_flight=self.max_in_flight,
             kv_tokens=self.kv_tokens,

@@ -30,3 +30,9 @@ class Load:
     kv_use: float
     observed_at: float
     kv_tokens: int | None = None
+
+
+def prefill_name(model: str) -> str:
+    """The model of replicas that only prefill for `model`: they are told apart from those that
+    answer, and judged by themselves."""
+    return f"{model} (prefill)"

@@ -63,6 +63,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     model: str | None = None
     asked_model: str | None = None
     replica: str | None = None
+    prefill_replica: str | None = None
     tries: int | None = None
     stream: bool | None = None
     prompt_tokens: int | None = None

@@ -59,6 +59,7 @@ class Lease:
         "_index",
         "_keeper",
         "_live",
+        "_moved",
         "_open",
         "_terms",
         "ahead",
@@ -85,6 +86,7 @@ class Lease:
         self.picked_at = picked_at
         self._first_at: float | None = None
         self._open = True
+        self._moved = False
         self.beside = 0
         self.beside_tokens = 0
         account = member.account
@@ -114,6 +116,12 @@ class Lease:
         return self._terms[1] + self._terms[2]
 
     @property
+    def disturbance_s(self) -> float:
+        """What its prefill costs all the others on the replica together."""
+        own_s = self._terms[2] if self._terms is not None else self.predicted_first_token_s
+        return (self.member.account.in_flight - 1) * own_s
+
+    @property
     def predicted_by(self) -> PrefixIndex:
         """The index that `predicted_cached` is from."""
         return self._index
@@ -122,6 +130,17 @@ class Lease:
     def score(self) -> Score | None:
         """Why it was chosen; None by policies without scores."""
         return None if self._terms is None else Score._make(self._terms)
+
+    def moved(self) -> None:
+        """Its prompt is prefilled elsewhere and fetched: it keeps nobody waiting here, and tells
+        nothing of how fast this replica is or of what it held."""
+        if self._open and self._first_at is None:
+            pending, self.pending = self.pending, 0
+            self._moved = True
+            if not self.member.account.prefilled(pending):
+                self._keeper.underflow()
+            if self._keeper.queues:
+                self._keeper.freed()
 
     def first_token(self, now: float) -> None:
         """The first token came at `now`: the prompt is prefilled and its blocks are resident."""
@@ -136,7 +155,8 @@ class Lease:
         if not account.prefilled(pending):
             keeper.underflow()
         self._index.confirm(self._entry, self._blocks)
-        keeper.prefilled(self, pending, now)
+        if not self._moved:
+            keeper.prefilled(self, pending, now)
 
     def settle(self, *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int) -> None:
         """The answer ended and the engine told what it used (`cached_tokens` None: not told)."""
@@ -148,6 +168,8 @@ class Lease:
         if first_at is None:
             first_at = now
             self.first_token(now)
+        if self._moved:
+            cached_tokens = None
         keeper.settled(self, cached_tokens, output_tokens, now - first_at, now)
         self.release()
 

@@ -10,6 +10,7 @@ from loadtest.replica import dialect, messages, plain, responses
 from loadtest.replica.options import ReplicaOptions
 from loadtest.replica.request import Generation, Refused
 from loadtest.replica.tokens import Speech
+from loadtest.replica.transfer import handed_over
 
 Body = dict[str, Any]
 
@@ -93,6 +94,7 @@ def _completion(chat: bool) -> Callable[[Asked], Wording]:
             wanted.continuous_usage,
             wanted.return_token_ids,
             asked.stamp,
+            handed_over(wanted.prompt_ids, asked.options) if wanted.hands_over else None,
         )
 
     return wording

@@ -131,7 +131,8 @@ def model_card(model: str, max_model_len: int, created: int) -> dict[str, Any]:
 class Wording:
     """How the events of one answer read; what does not change is joined once.
 
-    continuous: usage in every event; token_ids: ids in every event.
+    continuous: usage in every event; token_ids: ids in every event; transfer: where the blocks of
+    the prompt are to be fetched.
     """
 
     chat: bool
@@ -143,6 +144,7 @@ class Wording:
     continuous: bool = False
     token_ids: bool = False
     stamp: bool = False
+    transfer: dict[str, Any] | None = None
 
     def _opening(self) -> str:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
@@ -284,5 +286,5 @@ class Wording:
         }
         if self.chat:
             answer |= {"prompt_logprobs": None, "prompt_token_ids": prompt_ids, "prompt_text": None}
-        answer |= {"kv_transfer_params": None, "ec_transfer_params": None}
+        answer |= {"kv_transfer_params": self.transfer, "ec_transfer_params": None}
         return compact(answer).encode()

@@ -14,7 +14,8 @@ SECONDS_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One answer being made. Times are monotonic seconds; `first_token_at` is 0 while queued."""
+    """One answer being made. Times are monotonic seconds; `first_token_at` is 0 while queued.
+    `fetched`: another replica has prefilled the prompt."""
 
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
@@ -25,6 +26,7 @@ class Job:
     first_token_at: float = 0.0
     cached_tokens: int = 0
     sent_tokens: int = 0
+    fetched: bool = False
 
 
 class Histogram:
@@ -130,6 +132,8 @@ class Engine:
         self.running.add(job)
         prompt = len(job.prompt_ids)
         job.cached_tokens = self.cache.match(job.prompt_ids, job.salt)
+        if job.fetched:
+            job.cached_tokens = prompt - 1  # the last one is computed in any case
         self.cache.insert(job.prompt_ids, job.salt)
         begin = max(now, self._prefill_free_at)
         job.started_at = begin

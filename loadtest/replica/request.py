@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadtest.replica import dialect
+from loadtest.replica import dialect, transfer
 from loadtest.replica.behaviour import Behaviour
 from loadtest.replica.engine import Engine
 from loadtest.replica.options import ReplicaOptions
@@ -25,7 +25,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one request asks for. `salt` keeps prefix caches of tenants apart."""
+    """What one request asks for. `salt` keeps prefix caches of tenants apart. `hands_over`: the
+    prompt is for another replica to go on from; `fetches`: it comes from another one."""
 
     prompt_ids: Sequence[int]
     output_tokens: int
@@ -35,6 +36,8 @@ class Generation:
     continuous_usage: bool
     return_token_ids: bool
     salt: str
+    hands_over: bool = False
+    fetches: bool = False
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -85,6 +88,10 @@ def parse_generation(
     if len(prompt_ids) >= options.max_model_len:
         exact = not chat and not isinstance(body["prompt"], str)
         raise Refused(400, dialect.too_long(len(prompt_ids), options.max_model_len, exact))
+    try:
+        fetched = transfer.fetches(body)
+    except ValueError as error:
+        raise Refused(400, dialect.error(400, str(error))) from error
     output_tokens, finish_reason = _output(body, options, len(prompt_ids), behaviour)
     return Generation(
         prompt_ids,
@@ -95,14 +102,16 @@ def parse_generation(
         continuous_usage=stream and bool(wanted.get("continuous_usage_stats")),
         return_token_ids=bool(body.get("return_token_ids")),
         salt=("" if model == options.model else model + ":") + str(body.get("cache_salt") or ""),
+        hands_over=transfer.hands_over(body),
+        fetches=fetched,
     )
 
 
 def _prompt_ids(
     body: dict[str, Any], chat: bool, speech: Speech, behaviour: Behaviour
 ) -> Sequence[int]:
-    transfer = body.get("kv_transfer_params")
-    reused = transfer.get("prompt_token_ids") if isinstance(transfer, dict) else None
+    params = body.get("kv_transfer_params")
+    reused = params.get("prompt_token_ids") if isinstance(params, dict) else None
     if reused and "ignore_token_ids" not in behaviour:
         return list(reused)
     if chat:

@@ -240,7 +240,7 @@ class FakeReplica:
         record.model, record.stream = self.options.model, asked.stream
         record.prompt_tokens = len(asked.prompt_ids)
         output_ids = self.speech.answer_ids(asked.prompt_ids, asked.output_tokens)
-        job = Job(asked.prompt_ids, output_ids, asked.salt, record.rank)
+        job = Job(asked.prompt_ids, output_ids, asked.salt, record.rank, fetched=asked.fetches)
         number, created = record.request_id, int(time.time())
         stamp = "stamp" in behaviour
         wording = api.wording(Asked(body, asked, options, speech, number, created, stamp))

@@ -206,7 +206,8 @@ def _replica_faults(config: Config) -> Iterator[Fault]:
     served = set()
     ids: dict[str, int] = {}
     for index, replica in enumerate(config.replicas):
-        served.add(replica.model)
+        if replica.role != "prefill":
+            served.add(replica.model)
         if replica.model not in names:
             hint = did_you_mean(replica.model, names) or f"; models: {', '.join(names)}"
             yield f".replicas[{index}].model", f"no model is named `{replica.model}`{hint}"

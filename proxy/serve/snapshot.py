@@ -25,6 +25,7 @@ from proxy.observe import Observer
 from proxy.overload.admission import Admission
 from proxy.pins import Pins
 from proxy.pipeline import Pipeline
+from proxy.prefills import Prefills
 from proxy.serve.config import Config
 from proxy.serve.prepared import Prepared
 from proxy.serve.replicas import Replicas
@@ -105,6 +106,7 @@ class Snapshot:
             clock=around.clock,
             metrics=metrics,
             bases=bases,
+            prefills=_prefills(config, around),
         )
         self.pipeline = Pipeline(
             Services(
@@ -210,6 +212,25 @@ def _observer(prepared: Prepared, around: Surroundings, previous: Snapshot | Non
         budgets=prepared.config.budgets,
         tracer=tracer,
         recent=prepared.shared.recent.for_worker(around.index),
+    )
+
+
+def _prefills(config: Config, around: Surroundings) -> Prefills | None:
+    models = frozenset(one.model for one in config.replicas if one.role == "prefill")
+    if not models:
+        return None
+    replicas, settings = around.replicas, config.routing.disaggregation
+    return Prefills(
+        models,
+        router=replicas.router,
+        pool=replicas.pool,
+        health=replicas.registry,
+        timeouts=config.upstream.timeouts,
+        watchdog=around.watchdog,
+        metrics=around.metrics,
+        least_tokens=settings.least_tokens,
+        tokens_per_second=settings.transfer_tokens_per_second,
+        others_weight=config.routing.others_weight,
     )
 
 

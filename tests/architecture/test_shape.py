@@ -53,6 +53,7 @@ PERFORMS = {
     "proxy.listen.listener",
     "proxy.listen.negotiated",
     "proxy.pipeline",
+    "proxy.prefills",
     "proxy.relay",
     "proxy.overload.resources",
     "proxy.listen.sockets",

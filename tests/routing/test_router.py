@@ -575,3 +575,34 @@ def test_who_left_is_shown_until_done_and_then_no_more(bench: Callable[..., Benc
 
 def members(made: Bench) -> list[Member]:
     return made.router._models["m"].members
+
+
+def test_a_prompt_that_is_prefilled_elsewhere_keeps_nobody_waiting(
+    bench: Callable[..., Bench],
+) -> None:
+    made = bench(1)
+    blocks = prompt("a", tokens=64 * 20)
+    lease = made.pick(blocks)
+    rate = lease.member.speed.prefill_rate
+    others = [made.pick(prompt("b", tokens=640)) for _ in range(2)]
+    score = others[1].score
+    assert score is not None
+    assert others[1].disturbance_s == 2 * score.own  # to the two that were there before
+    for _ in range(2):
+        lease.moved()
+    assert lease.member.account.pending_tokens == sum(other.pending for other in others)
+    for _ in range(20):
+        made.clock.now += 1.0
+        moved = made.pick(prompt("c", tokens=6400))
+        moved.moved()
+        moved.first_token(made.clock.now)
+        moved.settle(prompt_tokens=6410, cached_tokens=6400, output_tokens=1)
+    lease.first_token(made.clock.now)
+    assert lease.member.speed.prefill_rate == rate  # nothing was learned of its speed
+    assert made.metrics.value("headrace_route_delivered_cached_tokens_total") == 0
+    lease.moved()  # of no effect any more
+    for other in (lease, *others):
+        other.release()
+    assert made.accounts() == [(0, 0, 0)]
+    assert made.underflows() == 0
+    assert made.pick(blocks).predicted_cached > 0  # it is there now

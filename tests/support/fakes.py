@@ -153,10 +153,13 @@ class FakeLease:
         self.replica = Replica(id=replica_id, model="m")
         self.predicted_cached = 0
         self.outlived = False
-        self.predicted_first_token_s = 0.0
+        self.predicted_first_token_s = self.disturbance_s = 0.0
         self.first_at: float | None = None
         self.settled: tuple[int, int | None, int] | None = None
         self._router = router
+
+    def moved(self) -> None:
+        self.was_moved = True
 
     def explain(self) -> str:
         return f"{self.replica.id}: as asked for"
