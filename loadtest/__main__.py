@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from loadtest import (
     compare_command,
     gate_command,
+    replay_command,
     replica_command,
     report_command,
     run_command,
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sweep_command.add_to(commands)
     report_command.add_to(commands)
     compare_command.add_to(commands)
+    replay_command.add_to(commands)
     gate_command.add_to(commands)
     replica_command.add_to(commands)
     namespace = parser.parse_args(arguments)

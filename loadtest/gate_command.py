@@ -108,7 +108,7 @@ def _one(scenario: Scenario, arguments: argparse.Namespace, arms: Arms) -> Verdi
         run_command.target_of(scenario, arguments, url)
         for url in (arms.base_url, arms.candidate_url)
     )
-    runner = Runner(scenario, seed, base, run_command.headers_of(arguments), [candidate])
+    runner = Runner(scenario, seed, base, run_command.headers_of(arguments), others=[candidate])
     samples = run_command.watched(runner, scenario, arguments)
     if samples.interrupted:
         return None

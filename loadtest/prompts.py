@@ -54,10 +54,28 @@ def opening(session: Session, corpus: Corpus) -> list[dict[str, Any]]:
 
 
 def question(session: Session, turn: int, corpus: Corpus) -> dict[str, Any]:
-    """The user's message of one turn; no two sessions begin alike."""
+    """The user's message of one turn; no two sessions begin alike, but for those that share
+    blocks."""
+    if session.blocks:
+        return {"role": "user", "content": _of_blocks(session, corpus)}
     place = session.place + turn * 104_729
     text = corpus.words(place, session.turns[turn].prompt_words)
     return {"role": "user", "content": f"{session.place:x}.{turn} {text}"}
+
+
+def _of_blocks(session: Session, corpus: Corpus) -> str:
+    """Each block is a text of its own, the same wherever its id is. The last one may be cut; what
+    the blocks leave of the prompt is its own."""
+    each, left = session.block_words, session.turns[0].prompt_words
+    parts = []
+    for block in session.blocks:
+        if left <= 0:
+            break
+        parts.append(f"{block:x} {corpus.words(block * 7919, min(each, left) - 1)}")
+        left -= each
+    if left > 0:
+        parts.append(corpus.words(session.place, left))
+    return " ".join(parts)
 
 
 def body(session: Session, turn: int, messages: list[dict[str, Any]]) -> dict[str, Any]:

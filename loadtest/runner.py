@@ -41,7 +41,8 @@ class Talk:
 
 class Runner:
     """One run. `headers_of` a session's number are sent beside those of the scenario. With
-    `others` each request goes to `target` or one of them, drawn at random: its `arm`."""
+    `others` each request goes to `target` or one of them, drawn at random: its `arm`. `planned`
+    takes the place of what the scenario would draw."""
 
     def __init__(
         self,
@@ -49,14 +50,16 @@ class Runner:
         seed: int,
         target: Target,
         headers_of: HeadersOf,
+        *,
         others: Sequence[Target] = (),
+        planned: Sequence[Session] | None = None,
     ) -> None:
         self._scenario = scenario
         self._seed = seed
         self._targets = (target, *others)
         self._headers_of = headers_of
         self._corpus = prompts.Corpus(seed)
-        self._plan = plan(scenario, seed)
+        self._plan = plan(scenario, seed) if planned is None else list(planned)
         self._next = 0
         self._live: dict[Record, Lane | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -42,7 +42,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`due_s` counts from the start of the run, warm-up included. `pause_s` > 0: a slow reader."""
+    """`due_s` counts from the start of the run, warm-up included. `pause_s` > 0: a slow reader.
+    `blocks` of `block_words` each: what the prompt is made of, where it shares its beginning with
+    others."""
 
     number: int
     due_s: float
@@ -52,6 +54,8 @@ class Session:
     place: int
     pause_s: float
     turns: tuple[Turn, ...]
+    blocks: tuple[int, ...] = ()
+    block_words: int = 0
 
 
 def draw(size: Size, rng: random.Random) -> float:

@@ -22,11 +22,11 @@ SCENARIO = Scenario(
 async def test_a_slower_candidate_is_found_and_each_had_about_half(monkeypatch: Any) -> None:
     monkeypatch.setattr(gate, "LEAST_PER_WINDOW", 12)
     async with (
-        FakeReplica(prefill_base_ms=20, token_ms=1) as base,
-        FakeReplica(prefill_base_ms=80, token_ms=1) as candidate,
+        FakeReplica(behaviour="slow_head=0.02", prefill_base_ms=0, token_ms=1) as base,
+        FakeReplica(behaviour="slow_head=0.08", prefill_base_ms=0, token_ms=1) as candidate,
     ):
         targets = [parse_target(replica.url, None) for replica in (base, candidate)]
-        runner = Runner(SCENARIO, 7, targets[0], lambda _: {}, targets[1:])
+        runner = Runner(SCENARIO, 7, targets[0], lambda _: {}, others=targets[1:])
         samples = await runner.run()
         asked = [len(replica.requests) for replica in (base, candidate)]
     begin_at = samples.began_at + SCENARIO.warm_up_s

@@ -399,3 +399,26 @@ def test_a_bad_command_says_why(
 ) -> None:
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+async def test_a_trace_is_replayed_with_what_its_requests_share(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [
+        {"timestamp": 20 * n, "input_length": 1100, "output_length": 3, "hash_ids": [0, 1, 2 + n]}
+        for n in range(20)
+    ]
+    trace.write_text("\n".join(json.dumps(line) for line in lines))
+    async with FakeReplica(prefill_base_ms=1, token_ms=1) as replica:
+        command = [sys.executable, "-m", "loadtest", "replay", str(trace), "--url", replica.url]
+        command += ["--speed", "0.5", "--out", str(tmp_path), "--seed", "1"]
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        await asyncio.wait_for(process.wait(), 30)
+        records = list(replica.requests)
+    found = decode((tmp_path / "result.json").read_bytes(), "result")
+    assert (found.counts.planned, found.counts.ok) == (20, 20)
+    assert found.about["trace"]["requests"] == 20
+    tokens = [record.prompt_tokens for record in records]
+    assert 800 < sum(tokens) / len(tokens) < 1800
+    assert found.counts.cached_tokens > 0.5 * found.counts.prompt_tokens
