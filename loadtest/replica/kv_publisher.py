@@ -139,6 +139,10 @@ class KvPublisher:
         self._log.restart()
         self.start()
 
+    def forget_places(self) -> None:
+        """Take other ports at the next start, as a restarted vLLM does that was given none."""
+        self._places.clear()
+
     # --- the cache tells
 
     def stored(self, parent: int | None, keys: list[int], ids: Any, salt: str) -> None:

@@ -291,3 +291,23 @@ async def test_each_data_parallel_rank_may_be_a_replica(tmp_path: Path) -> None:
             }
             assert {("0", 0), ("1", 1)} <= asked
             assert {rank for wanted, rank in asked if wanted is None} <= {0, 1}
+
+
+async def test_a_replica_that_publishes_elsewhere_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.kv.stream.LOST_S", 0.1)
+    monkeypatch.setattr("backend.kv.subscriber.TICK_S", 0.02)
+    async with serving(tmp_path) as (gateway, (fake,)):
+        await becomes(gateway, Trust.EXACT)
+        await complete(gateway, tokens(0, 10))
+        prompt = tokens(1, 130)
+        fake.engine.cache.insert(prompt)
+        await soon(lambda: known(gateway, prompt) == 128)
+        fake.kv.close()
+        await becomes(gateway, Trust.APPROX)
+        for rank in fake.kv.ranks:
+            rank.forget_places()
+        fake.kv.restart()
+        await becomes(gateway, Trust.EXACT)
+        assert known(gateway, prompt) == 0
