@@ -12,7 +12,7 @@ _EXPOSED = (
     b"x-request-id, retry-after, retry-after-ms, x-ratelimit-limit-requests, "
     b"x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
     b"x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, ratelimit, ratelimit-policy, "
-    b"x-headrace-limits"
+    b"x-headrace-limits, x-headrace-model, x-headrace-fallback"
 )
 
 
