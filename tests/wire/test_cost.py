@@ -177,5 +177,5 @@ async def test_a_token_is_one_call_one_write_and_no_copy(bench: Bench) -> None:
     more = many.by_function - few.by_function
     assert more.total() // tokens == CALLS_PER_TOKEN, more
     assert many.writes - few.writes == tokens
-    assert many.copied == few.copied
+    assert many.copied - few.copied < tokens  # digits of durations in the head
     assert many.tasks == few.tasks == 1
