@@ -26,7 +26,7 @@ _SECONDS = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
-_CUTS = (256, 12)
+_CUTS = (256, 11)
 """Characters kept of each text when a line is too long: the second always fits."""
 
 
