@@ -122,6 +122,7 @@ class Observer:
             meters.observe(record, spent)
         if self.tracer is not None and trace is not None:
             record.word_phases()
+            record.word_phases()
             self.tracer.end(trace, exchange.request, record, now)
         if self._recent is not None:
             self._recent.take(record, now)

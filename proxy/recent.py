@@ -68,7 +68,10 @@ class RecentRow:
             self._refused_at = now
         if record.time is None:
             record.time = datetime.now(UTC)
+        record.word_phases()
+        spent, record.spent = record.spent, None  # still to be counted
         line = line_of(record)
+        record.spent = spent
         length = len(line)
         if length > PLACE_BYTES - _LENGTH_BYTES:
             return

@@ -24,8 +24,8 @@ requests:
 """
 
 
-def test_seven_are_shipped() -> None:
-    assert shipped() == ["agent", "burst", "chat", "long", "mixed", "rag", "voice"]
+def test_eight_are_shipped() -> None:
+    assert shipped() == ["agent", "burst", "chat", "gate", "long", "mixed", "rag", "voice"]
 
 
 @pytest.mark.parametrize("name", shipped())

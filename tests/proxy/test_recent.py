@@ -39,6 +39,17 @@ def test_refusals_do_not_crowd_out_failures() -> None:
     assert [found["request_id"] for found in board.read()] == ["200", "0"]
 
 
+def test_phases_are_in_what_is_kept_and_still_to_be_counted() -> None:
+    board = RecentBoard(1)
+    kept = record(1, "x")
+    kept.spent = {"auth": 0.25}
+    board.for_worker(0).take(kept, 0.0)
+    (found,) = board.read()
+    assert found["auth_ms"] == 250.0
+    assert "spent" not in found
+    assert kept.spent == {"auth": 0.25}
+
+
 def test_old_ones_make_room() -> None:
     board = RecentBoard(1)
     row = board.for_worker(0)

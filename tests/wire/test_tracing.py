@@ -79,6 +79,7 @@ async def test_a_collector_gets_the_spans_of_an_exchange(
     )
     attributes = {item.key: item.value for item in call.attributes}
     assert attributes["gen_ai.usage.output_tokens"].int_value == 12
+    assert attributes["gen_ai.response.time_to_first_chunk"].double_value > 0
     assert CANARY.encode() not in collector.bytes
     assert answer.text.encode() not in collector.bytes
     assert json.loads(log.read_bytes())["trace_id"] == TRACE
