@@ -93,7 +93,7 @@ class Inference:
         salt = services.salt_of(principal)
 
         record.enter("tokenize", now())
-        prompt = await self._prompt(surface, model, call, salt)
+        prompt = await self._prompt(asked, model, salt)
         record.prompt_tokens = prompt.length
         priority = principal.priority
         if priority and model not in services.prioritized:
@@ -147,13 +147,17 @@ class Inference:
             model, prompt_tokens, cached_tokens, output_tokens
         )
 
-    async def _prompt(self, surface: Surface, model: str, call: Call, salt: str) -> Prompt:
+    async def _prompt(self, asked: Asked, model: str, salt: str) -> Prompt:
+        surface, call = asked.surface, asked.call
         if surface.kind is Kind.FREE:
             return Prompt(model, 0, 0, False, (), _NO_BLOCKS)
         prompter = self._services.prompter
         render = prompter.chat if surface.kind is Kind.CHAT else prompter.completion
-        question = surface.question
-        document = call.document if question is None else question(call.document)
+        document = call.document
+        if surface.question is not None:
+            question = partial(surface.question, document)
+            large = len(asked.exchange.request.body) >= LARGE_BYTES
+            document = await self._turns.aside(question) if large else question()
         prompt = await render(model, document, salt)
         prompter.check_length(model, prompt, call.max_output_tokens)
         return prompt

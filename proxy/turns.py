@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 LARGE_BYTES = 128 * 1024
 """A body from here on waits for its turn: below, a step takes less than half a millisecond."""
@@ -34,6 +38,10 @@ class Turns:
         """Until it is the caller's turn, for what it does before it next awaits."""
         async with self._lock:
             await asyncio.sleep(0)
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """What `work` returns, which may take long, on a thread while the loop goes on."""
+        return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 class ReadTurns:

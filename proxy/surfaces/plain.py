@@ -37,6 +37,8 @@ def _texts(value: Any) -> list[Any]:
         return _texts(value["text"] if "text" in value else value.get("content"))
     if not isinstance(value, list) or not value:
         return []
+    if all(type(text) is str for text in value):
+        return value
     if all(type(number) is int for number in value):
         return [value]
     found: list[Any] = []

@@ -120,3 +120,13 @@ async def test_what_is_made_in_the_background_is_charged_as_reserved() -> None:
     [reservation] = s.limiter.reservations
     assert reservation.settled == (7, 0, reservation.reserved_tokens - 7)
     assert s.record.tokens_estimated
+
+
+async def test_a_large_body_is_read_beside_the_loop() -> None:
+    s = Setting(whole(200, b'{"usage":{"input_tokens":7,"output_tokens":1}}'))
+    message = {"role": "user", "content": [{"type": "text", "text": "hi " * 100}] * 500}
+    document = {"model": "m", "max_tokens": 5, "messages": [message]}
+    assert (await s.handle(document, path="/v1/messages")).status == 200
+    broken = Setting()
+    exchange = await broken.handle({**document, "tools": ["look"]}, path="/v1/messages")
+    assert (exchange.status, b"a tool must be an object" in exchange.body) == (400, True)

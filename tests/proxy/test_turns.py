@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import cast
 
 import pytest
@@ -78,3 +79,9 @@ async def test_large_bodies_are_read_one_connection_in_each_pass() -> None:
     turns.take(cast(asyncio.Transport, transports[0]))  # and it begins anew
     await asyncio.sleep(0)
     assert calls[-2:] == ["pause a", "resume a"]
+
+
+async def test_long_work_is_done_beside_the_loop() -> None:
+    assert await Turns().aside(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        await Turns().aside(lambda: 1 // 0)
