@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -104,3 +105,20 @@ def test_without_the_lock_it_goes_on_and_counts(fleet_of: Callable[..., Any], cl
     workers.lock.free = False
     assert workers.pick(0).replica.id == "r0"
     assert workers.metrics.value("headrace_route_unlocked_total") == 1
+
+
+async def test_one_that_waits_goes_when_another_worker_gives_something_back(
+    fleet_of: Callable[..., Any], clock: Any
+) -> None:
+    workers = Workers(fleet_of(1, max_in_flight=1), clock, 2)
+    lease = workers.pick(0)
+    prompt = Prompt("m", 10, 10, True, (), 64)
+    waiting = asyncio.ensure_future(
+        workers.routers[1].lease(model="m", prompt=prompt, max_output_tokens=10)
+    )
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    lease.release()
+    (await asyncio.wait_for(waiting, 5)).release()
+    assert not workers.lock.held
