@@ -36,6 +36,7 @@ async def house(identity: Identity) -> AsyncIterator[SimpleNamespace]:
     async with FakeReplica() as replica:
         document = identity.config([replica.url], limits=LIMITS)
         document["models"][0]["aliases"] = NAMES[1:]
+        document["workers"] = 2
         with Process(document) as gateway:
             yield SimpleNamespace(gateway=gateway, replica=replica, identity=identity)
 
@@ -219,6 +220,9 @@ async def test_a_response_is_retrieved_cancelled_and_gone_on_with(house: SimpleN
             model="demo", input="More", previous_response_id=made.id
         )
         assert more.id != made.id
+    for _ in range(4):  # connections of their own, so that other workers are asked too
+        async with through(house) as client:
+            assert (await client.responses.retrieve(made.id)).id == made.id
     async with through(house, "beta") as other:
         with pytest.raises(openai.NotFoundError):
             await other.responses.retrieve(made.id)

@@ -414,3 +414,33 @@ async def test_an_id_that_nobody_was_given_is_not_found(house: House) -> None:
     assert (answer.status, answer.json()["error"]["param"]) == (404, "previous_response_id")
     client.close()
     assert not any(replica.stored.asked or replica.requests for replica in house.replicas)
+
+
+async def test_canaries_and_fallbacks_at_every_path(tmp_path: Path) -> None:
+    """What the replicas of one model cannot answer those of another one do, and say so."""
+    async with FakeReplica(model="old", behaviour="status=503") as old, FakeReplica() as new:
+        document = base_config([new.url])
+        base = document["models"][0]
+        document["models"] = [
+            base,
+            {**base, "name": "old", "aliases": ["alias"], "fallback": ["demo"]},
+            {**base, "name": "next", "canaries": [{"to": "demo", "percent": 100}]},
+        ]
+        document["replicas"] += [
+            {"url": old.url, "model": "old", "id": "old"},
+            {"url": old.url.replace("127.0.0.1", "localhost"), "model": "next", "id": "next"},
+        ]
+        document["upstream"] = {"active_health": False, "metrics": "off"}
+        async with InProcess(document, tmp_path) as gateway:
+            client = await Client.open(gateway.port)
+            for call in CALLS:
+                answer = await client.ask(call.body, path=call.path)
+                assert (answer.status, answer.complete) == (200, True), call
+                assert answer.headers["x-headrace-model"] == "demo"
+                assert answer.headers["x-headrace-fallback"] == "old"
+                answer = await client.ask({**call.body, "model": "next"}, path=call.path)
+                assert answer.status == 200, call
+                assert answer.headers["x-headrace-model"] == "demo"
+                assert "x-headrace-fallback" not in answer.headers
+            client.close()
+        assert len(new.requests) == 2 * len(CALLS)
