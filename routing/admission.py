@@ -243,15 +243,18 @@ class AdmissionQueue:
                 tokens += rank.tokens
                 count += len(rank.arrivals)
             elif priority == waiter.rank:
-                own = rank.lines.get(waiter.tenant)
-                depth = 0 if own is None else own.tokens
-                weight = self.config.weight_of(waiter.tenant)
-                for tenant, line in rank.lines.items():
-                    # While its own turn comes up, others get what their weights allow.
-                    turn = (depth + waiter.tokens) * self.config.weight_of(tenant) / weight
-                    share = line.tokens if line is own else min(line.tokens, turn)
-                    tokens += share
-                    count += len(line.waiters) * share / line.tokens
+                # While its own turn comes up, others get what their weights allow.
+                own, weight_of = rank.lines.get(waiter.tenant), self.config.weights.get
+                turn = waiter.tokens + (0 if own is None else own.tokens)
+                turn /= weight_of(waiter.tenant, 1.0)
+                shares = [
+                    line.tokens if line.tokens < (most := turn * weight_of(tenant, 1.0)) else most
+                    for tenant, line in rank.lines.items()
+                ]
+                tokens += sum(shares)
+                if self._pace_s:
+                    lines = zip(rank.lines.values(), shares, strict=True)
+                    count += sum([len(one.waiters) * share / one.tokens for one, share in lines])
         return ahead_s + max(tokens / rate, count * self._pace_s)
 
     def drain_s(self, rate: float) -> float:
@@ -265,22 +268,24 @@ class AdmissionQueue:
         if len(lines) == 1:
             yield from next(iter(lines.values())).waiters.values()
             return
-        turns = []
-        for tenant, line in lines.items():
-            waiters = iter(line.waiters.values())
-            first = next(waiters)
-            start = max(self._virtual, self._used.get(tenant, 0.0))
-            turns.append((start, first.number, first, waiters, self.config.weight_of(tenant)))
+        virtual, used = self._virtual, self._used.get
+        turns: list[tuple[float, int, _Line, Iterator[int] | None]] = [
+            (max(virtual, used(tenant, virtual)), next(iter(line.waiters)), line, None)
+            for tenant, line in lines.items()
+        ]
         heapq.heapify(turns)
         while turns:
-            start, _, waiter, waiters, weight = turns[0]
+            start, number, line, followers = turns[0]
+            waiter = line.waiters[number]
             yield waiter
-            follower = next(waiters, None)
+            if followers is None:  # made for the few whose turn comes, of perhaps a thousand
+                followers = islice(line.waiters, 1, None)
+            follower = next(followers, None)
             if follower is None:
                 heapq.heappop(turns)
             else:
-                start += waiter.tokens / weight
-                heapq.heapreplace(turns, (start, follower.number, follower, waiters, weight))
+                start += waiter.tokens / self.config.weight_of(waiter.tenant)
+                heapq.heapreplace(turns, (start, follower, line, followers))
 
     def _victim(self, arriving: Waiter) -> Waiter | None:
         """Who makes room: the newest of whoever has most of the queue for its weight, in the last
@@ -307,9 +312,15 @@ class AdmissionQueue:
 
     def _over_share(self, tenant: str, arriving: Waiter | None) -> bool:
         """Whether it has more of the waiting tokens than its weight is of the weights."""
-        tokens = {} if arriving is None else {arriving.tenant: arriving.tokens}
+        names = set() if arriving is None else {arriving.tenant}
+        own = total = 0
+        if arriving is not None:
+            total = arriving.tokens
+            own = total if arriving.tenant == tenant else 0
         for rank in self._classes.values():
-            for name, line in rank.lines.items():
-                tokens[name] = tokens.get(name, 0) + line.tokens
-        weights = sum(map(self.config.weight_of, tokens))
-        return tokens[tenant] * weights > self.config.weight_of(tenant) * sum(tokens.values())
+            names.update(rank.lines)
+            total += rank.tokens
+            if (line := rank.lines.get(tenant)) is not None:
+                own += line.tokens
+        weights = sum(map(self.config.weight_of, names)) if self.config.weights else len(names)
+        return own * weights > self.config.weight_of(tenant) * total
