@@ -4,7 +4,8 @@ Datagrams of records: a prompt is on its way to a place (with its blocks), its f
 failed; and what concerns a place as a whole. The heading says in which life the worker is, for
 which life of the index's keeper it was written, and its number there: what another one was meant to
 read counts for nothing. A datagram that begins `anew` means that nothing said before holds; after
-it come all prompts that are still on their way. So whatever was lost, both agree from then on.
+it come the sizes of replicas and all prompts that are still on their way. So whatever was lost,
+both agree from then on.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ class Heading(NamedTuple):
 
 
 class Announcer:
-    """One worker's side: what is to be sent, in order, and what is on its way. `life` is the
-    worker's. Bounded: what is too much is forgotten, counted in `lost`, and all begins anew."""
+    """One worker's side: what is to be sent, in order, what is on its way, and how large replicas
+    have said to be. `life` is the worker's. Bounded: what is too much is forgotten, counted in
+    `lost`, and all begins anew."""
 
     def __init__(self, life: int, reader: int) -> None:
         self._life = life
         self._reader = reader
+        self._sizes: dict[int, int] = {}
         self._live: dict[Key, tuple[Sequence[int], int]] = {}
         self._waiting: deque[bytes] = deque()
         self._records: list[bytes] = []
@@ -117,7 +120,12 @@ class Announcer:
         self._say(_RECORD.pack(Kind.COLD, place, 0, 0))
 
     def resize(self, place: int, capacity: int) -> None:
+        self._sizes[place] = capacity
         self._say(_RECORD.pack(Kind.RESIZE, place, 0, capacity))
+
+    def left(self, place: int) -> None:
+        """Another replica has it: what was told of its size holds no more."""
+        self._sizes.pop(place, None)
 
     def corrected(self, place: int, predicted: int, delivered: int) -> None:
         self._say(_RECORD.pack(Kind.CORRECTED, place, predicted, delivered))
@@ -131,6 +139,8 @@ class Announcer:
         self._most = 1 << 62
         self._number += 1
         self._waiting.append(_HEAD.pack(self._life, reader, _ANEW | self._number))
+        for place, capacity in self._sizes.items():
+            self._say(_RECORD.pack(Kind.RESIZE, place, 0, capacity))
         for key, (blocks, count) in self._live.items():
             for _ in range(count):
                 self._expect(key, blocks)

@@ -161,7 +161,8 @@ class IndexKeeper:
             if target.nominal != max(record.word, 1):
                 self.index.resize(target, record.word)
         elif kind == Kind.CORRECTED:
-            self.index.corrected(target, predicted=record.number, delivered=record.word)
+            if not target.exact:
+                self.index.corrected(target, predicted=record.number, delivered=record.word)
         elif kind == Kind.COLD and now >= self._cold_again_at.get(record.place, now):
             # Every worker says so, at slightly different times.
             self._cold_again_at[record.place] = now + _COLD_AGAIN_S

@@ -74,6 +74,8 @@ class SharedIndex(PrefixIndex):
             if before.name == name:  # it was away for long
                 self._announcer.cold(place)
                 self._wake()
+            else:
+                self._announcer.left(place)
             if before.alive:
                 self.remove(before)
         target = self._by_place[place] = self.add_at(1 << place, capacity)

@@ -228,6 +228,20 @@ def test_capacities_are_the_keepers() -> None:
     assert (host.target("a").nominal, host.target("a").capacity) == (200, 190)
     two.index.limit(10)
     assert len(two.index) == 0
+    host.kill_keeper()
+    assert host.target("a").nominal == 100
+    host.pump()
+    assert host.target("a").nominal == 200  # told anew
+    host.keeper.index.use_exact(host.target("a"), True)
+    one.index.corrected(one.targets["a"], predicted=5, delivered=2)
+    host.pump()
+    assert host.target("a").capacity == 200
+    host.use({"b": ROOMS["b"], "c": Room(0, 100)})
+    one.index.add(100, "c")
+    two.index.add(100, "c")
+    host.kill_keeper()
+    host.pump()
+    assert host.target("c").nominal == 100
 
 
 def test_without_a_place_nothing_counts() -> None:
