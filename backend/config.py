@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -39,7 +40,7 @@ class ReplicaTlsConfig(Section):
             raise ValueError("with verify: false nothing is checked against ca; drop one of them")
 
 
-ZmqEndpoint = Annotated[str, Meta(pattern=r"^(tcp|ipc)://[\x21-\x7e]{1,240}$")]
+_ENDPOINT = re.compile(r"tcp://[\x21-\x7e]{1,240}:[0-9]{1,5}|ipc://[\x21-\x7e]{1,240}")
 
 
 class KvEventsConfig(Section):
@@ -49,10 +50,26 @@ class KvEventsConfig(Section):
     so. `bind`: the replica connects to us (as vLLM does to an endpoint without a wildcard).
     """
 
-    endpoint: ZmqEndpoint
-    replay_endpoint: ZmqEndpoint | None = None
+    endpoint: str
+    replay_endpoint: str | None = None
     topic: str = ""
     bind: bool = False
+
+    def __post_init__(self) -> None:
+        faults = [
+            (path, "expected `tcp://host:port` or `ipc:///path`")
+            for path, value in (
+                (".endpoint", self.endpoint),
+                (".replay_endpoint", self.replay_endpoint),
+            )
+            if value is not None and not _ENDPOINT.fullmatch(value)
+        ]
+        if "*" in self.endpoint and not self.bind:
+            faults.append((".endpoint", "only `bind: true` can have a wildcard; name the host"))
+        if "*" in (self.replay_endpoint or ""):
+            faults.append((".replay_endpoint", "it is the replica's; name its host"))
+        if faults:
+            raise Contradictions(faults)
 
 
 class ReplicaConfig(Section):

@@ -54,6 +54,15 @@ def test_tls_files_are_relative_to_the_configuration() -> None:
         ({"id": "a b"}, "$.id"),
         ({"api_key": "sk-plain"}, "$.api_key"),
         ({"protocol": "h2c"}, "$.protocol"),
+        ({"kv_events": "on"}, "$.kv_events"),
+        ({"kv_events": {"endpoint": "h:5557"}}, "$.kv_events.endpoint"),
+        ({"kv_events": {"endpoint": "tcp://h"}}, "$.kv_events.endpoint"),
+        ({"kv_events": {"endpoint": "tcp://*:5557"}}, "$.kv_events.endpoint"),
+        (
+            {"kv_events": {"endpoint": "tcp://h:1", "replay_endpoint": "tcp://*:2"}},
+            "$.kv_events.replay_endpoint",
+        ),
+        ({"data_parallel_rank": -1}, "$.data_parallel_rank"),
     ],
 )
 def test_a_bad_replica_is_named(values: dict[str, Any], path: str) -> None:
