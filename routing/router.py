@@ -56,6 +56,8 @@ class Router:
         metrics: Metrics,
         clock: Clock,
         host: Host | None = None,
+        *,
+        rooms: Callable[..., WaitingRoom] = WaitingRoom,
     ) -> None:
         self._config = config
         self._fleet = fleet
@@ -72,7 +74,7 @@ class Router:
         self._sessions = Sessions(_MOST_SESSIONS)
         self._picks = 0
         self._meters = RouterMeters(metrics)
-        self._room = WaitingRoom(
+        self._room = rooms(
             config.admission,
             lambda model, queue: self._alone(self._send_waiting, model, queue),
             self._rate,

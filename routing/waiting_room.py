@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from core.clock import Clock
 from core.errors import GatewayError, RateLimited, Unavailable
@@ -30,7 +31,7 @@ Send = Callable[[str, AdmissionQueue], None]
 
 class WaitingRoom:
     """The queues of one worker, by model; only those in which somebody waits. `rate_of`: tokens
-    that the replicas of a model prefill in a second."""
+    that the replicas of a model prefill in a second. `loop_of` gives the event loop."""
 
     def __init__(
         self,
@@ -39,13 +40,17 @@ class WaitingRoom:
         rate_of: Callable[[str], float],
         clock: Clock,
         meters: WaitingMeters,
+        *,
+        loop_of: Callable[[], Any] = asyncio.get_running_loop,
     ) -> None:
         self.queues: dict[str, AdmissionQueue] = {}
+        self._known: dict[str, AdmissionQueue] = {}
         self._config = config
         self._send = send
         self._rate_of = rate_of
         self._clock = clock
         self._meters = meters
+        self._loop_of = loop_of
         self._woken = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -55,21 +60,21 @@ class WaitingRoom:
     def use(self, config: AdmissionConfig) -> None:
         """Judge by `config` from now on; who waits already keeps its deadline."""
         self._config = config
-        for queue in self.queues.values():
+        for queue in self._known.values():
             queue.config = config
 
     async def wait(self, model: str, waiter: Waiter, ahead_s: float) -> Lease:
         """A lease, when it is `waiter`'s turn; `ahead_s` as `AdmissionQueue.enter`. Raises
         Unavailable or RateLimited, with the reason as `code`."""
-        queue = self.queues.get(model)
+        queue = self._known.get(model)
         if queue is None:
-            queue = AdmissionQueue(self._config)
+            queue = self._known[model] = AdmissionQueue(self._config)
         for gone, refusal in queue.enter(waiter, self._clock(), self._rate_of(model), ahead_s):
             if gone is waiter:
                 raise self._error(refusal)
             self._shed(gone, refusal)
         self.queues[model] = queue
-        loop = asyncio.get_running_loop()
+        loop = self._loop_of()
         ticket: asyncio.Future[Lease] = loop.create_future()
         waiter.ticket = ticket
         if self._timer is None:
@@ -83,8 +88,8 @@ class WaitingRoom:
             return lease
         finally:
             queue.leave(waiter)
-            if not queue and self.queues.get(model) is queue:
-                del self.queues[model]
+            if not queue:
+                self.queues.pop(model, None)
             # The client left in the moment in which its turn came.
             if not taken and ticket.done() and not ticket.cancelled() and not ticket.exception():
                 ticket.result().release()
@@ -93,7 +98,7 @@ class WaitingRoom:
         """Something was given back: see to it in the next pass of the loop, once for all of it."""
         if not self._woken:
             self._woken = True
-            asyncio.get_running_loop().call_soon(self._work)
+            self._loop_of().call_soon(self._work)
 
     def publish(self) -> None:
         """Bring the gauges up to date."""
@@ -110,7 +115,7 @@ class WaitingRoom:
                 self._shed(waiter, refusal)
         self._work()
         if self.queues:
-            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+            self._timer = self._loop_of().call_later(TICK_S, self._tick)
 
     def _work(self) -> None:
         self._woken = False

@@ -141,12 +141,16 @@ class Engine:
     @property
     def queued(self) -> int:
         """Prompts whose turn has not come."""
-        return sum(not job.started for job in self.waiting)
+        return len(self.waiting) - self._begun
 
     @property
     def running(self) -> int:
         """Sequences being prefilled or decoded."""
-        return len(self.decoding) + sum(job.started for job in self.waiting)
+        return len(self.decoding) + len(self._prefilled) + self._begun
+
+    @property
+    def _begun(self) -> int:
+        return 1 if self.waiting and self.waiting[0].started else 0  # no other can be
 
     def submit(self, job: Job, now: float) -> None:
         """A prompt arrives."""

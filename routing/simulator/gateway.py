@@ -1,4 +1,4 @@
-"""Our own policy: the router of the product itself, on simulated time. Pure.
+"""Our own policy: the router of the product itself, with its waiting room, on simulated time. Pure.
 
 Several gateways hear of each other's charges through gossip: what one did is repeated on the
 others' ledgers and indexes so much later. All ledgers are the product's.
@@ -6,9 +6,12 @@ others' ledgers and indexes so much later. All ledgers are the product's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from core.errors import RateLimited, Unavailable
 from core.metrics import Metrics as Meters
 from core.prompt import Prompt
 from core.replica import Load, Replica
@@ -17,7 +20,9 @@ from routing.lease import Lease
 from routing.member import Member
 from routing.router import Router
 from routing.simulator.engine import Job
+from routing.simulator.loop import SimulatedLoop, Ticket
 from routing.simulator.world import World
+from routing.waiting_room import WaitingRoom
 
 _MODEL = "model"
 
@@ -69,8 +74,15 @@ class OwnPolicy:
         self._gossip_s = faults.gossip_s if faults.gateways > 1 else None
         self._turn = 0
         self.scrapes = True
+        loop = SimulatedLoop(world)
         self.routers = [
-            Router(config, self._fleet, Meters.private(), lambda: world.now)
+            Router(
+                config,
+                self._fleet,
+                Meters.private(),
+                lambda: world.now,
+                rooms=functools.partial(WaitingRoom, loop_of=lambda: loop),
+            )
             for _ in range(faults.gateways)
         ]
         self._block_tokens = world.block_tokens
@@ -88,7 +100,22 @@ class OwnPolicy:
         job.gateway = self._turn % len(self.routers)
         self._turn += 1
         prompt = Prompt(_MODEL, length, length, True, request.blocks, self._block_tokens)
-        lease = self.routers[job.gateway].pick(model=_MODEL, prompt=prompt, max_output_tokens=None)
+        router = self.routers[job.gateway]
+        asking = router.lease(model=_MODEL, prompt=prompt, max_output_tokens=None)
+        self._go_on(job, asking)
+
+    def _go_on(self, job: Job, asking: Coroutine[Any, None, Lease]) -> None:
+        """Let the router decide; a request that has to wait goes on when its ticket is settled."""
+        try:
+            ticket: Ticket = asking.send(None)
+        except StopIteration as end:
+            self._sent(job, end.value)
+        except (RateLimited, Unavailable):
+            self._world.shed(job)
+        else:
+            ticket.then = lambda: self._go_on(job, asking)
+
+    def _sent(self, job: Job, lease: Lease) -> None:
         job.lease = lease
         job.predicted = lease.predicted_cached
         if self._gossip_s is not None:
