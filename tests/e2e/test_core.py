@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import yaml
 from client import Client, chat
 from running import Process, base_config, eventually, metric
 
@@ -88,6 +89,7 @@ async def in_flight(gateway: Process, count: int) -> None:
 
 
 async def test_what_one_worker_sent_the_other_finds(gateway: Process) -> None:
+    await eventually(lambda: two_workers(gateway))
     one, two = [await client_of(gateway, pid) for pid in gateway.workers]
     for number in range(4):
         text = story(f"water {number}")
@@ -125,6 +127,7 @@ async def two_workers(gateway: Process) -> bool:
 
 
 async def test_a_killed_core_comes_back_and_knows_what_it_knew(gateway: Process) -> None:
+    await eventually(lambda: two_workers(gateway))
     one, two = [await client_of(gateway, pid) for pid in gateway.workers]
     before = await metric(gateway, "headrace_index_entries")
     assert await cached(one, story("wind")) == 0
@@ -149,3 +152,36 @@ async def test_a_killed_core_comes_back_and_knows_what_it_knew(gateway: Process)
     await waits_for_first_token(gateway, 0)
     for client in (one, two):
         client.close()
+
+
+async def test_the_core_follows_replicas_for_all_workers_and_takes_other_ones(
+    gateway: Process,
+) -> None:
+    async with FakeReplica(kv_events="maps") as teller, FakeReplica(kv_events="maps") as other:
+        replicas = [
+            {"url": one.url, "model": "demo", "id": f"kv{n}"}
+            for n, one in enumerate((teller, other))
+        ]
+        rewrite(gateway, {**gateway.document, "replicas": replicas})
+        gateway.signal(signal.SIGHUP)
+
+        async def exact() -> bool:
+            label = {"replica": "kv0", "state": "exact"}
+            return await metric(gateway, "headrace_replica_kv_state", **label) == 1
+
+        await eventually(exact)  # in the core alone
+        await eventually(lambda: two_workers(gateway))
+        one, two = [await client_of(gateway, pid) for pid in gateway.workers]
+        before = await metric(gateway, "headrace_index_entries")
+        assert await cached(one, story("earth")) == 0
+        await known(gateway, int(before) + 12)
+        assert await cached(two, story("earth")) > 500
+        for client in (one, two):
+            client.close()
+
+
+def rewrite(gateway: Process, document: Any) -> None:
+    path = gateway.folder / "headrace.yaml"
+    partial = path.with_suffix(".part")
+    partial.write_text(yaml.safe_dump(document))
+    os.replace(partial, path)
