@@ -26,6 +26,7 @@ _LEAST_RETRY_S = 1.0
 _MOST_RETRY_S = 60.0
 _SMOOTHING = 0.1
 _REMEMBERED_TENANTS = 1024
+_PACE_HOLDS_S = 60.0
 
 T = TypeVar("T")
 Offer = Callable[["Waiter"], tuple[float, T] | None]
@@ -117,6 +118,7 @@ class AdmissionQueue:
         self._used: dict[str, float] = {}
         self._pace_s = 0.0
         self._served_at: float | None = None
+        self._paced_at: float | None = None
 
     def __repr__(self) -> str:
         return f"<AdmissionQueue {self._count} waiting, {self.bytes} bytes>"
@@ -156,6 +158,8 @@ class AdmissionQueue:
                 return [*evicted, (waiter, refusal)]
             evicted.append((victim, self._refusal("saturated_queue_full", victim, rate, waiter)))
             self.leave(victim)
+        if not self._count and now - (self._paced_at or now) > _PACE_HOLDS_S:
+            self._pace_s = 0.0
         self._numbers += 1
         waiter.number = self._numbers
         waiter.since, waiter.deadline_at = now, now + wait_s
@@ -197,7 +201,7 @@ class AdmissionQueue:
             self._used = {name: used for name, used in self._used.items() if used > start}
         if self._served_at is not None:
             self._pace_s += _SMOOTHING * (now - self._served_at - self._pace_s)
-        self._served_at = now
+        self._served_at = self._paced_at = now
         self.leave(waiter)
 
     def overdue(self, now: float, rate: float) -> list[tuple[Waiter, Refusal]]:

@@ -170,6 +170,22 @@ def test_the_pace_of_the_last_ones_counts_where_tokens_do_not() -> None:
     assert queue.predicted_wait(waiter(1), RATE, 0.0) == pytest.approx(40.0, rel=0.05)
 
 
+@pytest.mark.parametrize(("pause", "refused"), [(30.0, True), (90.0, False)])
+def test_the_pace_is_remembered_for_a_minute(pause: float, refused: bool) -> None:
+    queue = AdmissionQueue(AdmissionConfig(deadline_s=10.0))
+    for number in range(80):
+        for _ in range(2 - len(queue)):
+            queue.enter(waiter(1), float(number * 8), RATE)
+        found = queue.next(free, float(number * 8))
+        assert found is not None
+        queue.serve(found[0], float(number * 8))
+    for one in [found[0] for found in [queue.next(free, 640.0)] if found]:
+        queue.leave(one)
+    assert not queue
+    entered = [queue.enter(waiter(1), 640.0 + pause, RATE) for _ in range(3)]
+    assert bool(entered[-1]) == refused
+
+
 def test_bounded_by_count_and_bytes() -> None:
     queue = queue_of(waiter(), waiter(), max_waiting=2)
     ((_, refusal),) = queue.enter(waiter(), 0.0, RATE)
