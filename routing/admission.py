@@ -249,8 +249,8 @@ class AdmissionQueue:
             elif priority == waiter.rank:
                 # While its own turn comes up, others get what their weights allow.
                 own, weight_of = rank.lines.get(waiter.tenant), self.config.weights.get
-                turn = waiter.tokens + (0 if own is None else own.tokens)
-                turn /= weight_of(waiter.tenant, 1.0)
+                before = waiter.tokens + (0 if own is None else own.tokens)
+                turn = before / weight_of(waiter.tenant, 1.0)
                 shares = [
                     line.tokens if line.tokens < (most := turn * weight_of(tenant, 1.0)) else most
                     for tenant, line in rank.lines.items()
