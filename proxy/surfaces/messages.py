@@ -20,11 +20,15 @@ def as_chat(document: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(given, list):
         raise BadRequest("`messages` must be a list of messages.", param="messages")
     messages: list[Any] = []
-    if system := document.get("system"):
-        messages.append({"role": "system", "content": _joined(system)})
+    if system := _system(document.get("system")):
+        messages.append({"role": "system", "content": system})
     for message in given:
-        if isinstance(message, dict) and isinstance(message.get("content"), list):
-            messages += _messages(message, message["content"])
+        content = message.get("content") if isinstance(message, dict) else None
+        if content is not None and message.get("role") == "system":
+            if text := _system(content):
+                messages.append({"role": "system", "content": text})
+        elif isinstance(content, list):
+            messages += _messages(message, content)
         else:
             messages.append(message)
     chat: dict[str, Any] = {"messages": messages}
@@ -32,7 +36,16 @@ def as_chat(document: dict[str, Any]) -> dict[str, Any]:
         chat["tools"] = [_tool(tool) for tool in tools]
     if (arguments := document.get("chat_template_kwargs")) is not None:
         chat["chat_template_kwargs"] = arguments
+    if (effort := _effort(document)) is not None:
+        chat["reasoning_effort"] = effort
     return chat
+
+
+def _effort(document: dict[str, Any]) -> Any:
+    thinking, output = document.get("thinking"), document.get("output_config")
+    if isinstance(thinking, dict) and thinking.get("type") == "disabled":
+        return "none"
+    return output.get("effort") if isinstance(output, dict) else None
 
 
 def _messages(message: dict[str, Any], blocks: list[Any]) -> list[dict[str, Any]]:
@@ -47,17 +60,17 @@ def _messages(message: dict[str, Any], blocks: list[Any]) -> list[dict[str, Any]
             function = {"name": block.get("name"), "arguments": block.get("input") or {}}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
-            content = _joined(block.get("content") or "")
+            content = _joined(block.get("content") or "", "\n")
             results.append(
                 {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
             )
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking") or ""))
-        elif kind == "text":
-            parts.append({"type": "text", "text": block.get("text")})
+        elif kind == "text" and block.get("text"):
+            parts.append({"type": "text", "text": block["text"]})
         elif kind == "image":
             parts.append({"type": "image_url", "image_url": block.get("source")})
-        else:
+        elif kind is None:  # refused where a content part is expected
             parts.append(block)
     said: dict[str, Any] = {"role": message.get("role")}
     if thoughts:
@@ -73,12 +86,23 @@ def _messages(message: dict[str, Any], blocks: list[Any]) -> list[dict[str, Any]
     return [*results, said]
 
 
-def _joined(content: Any) -> Any:
+def _system(content: Any) -> Any:
+    """Without the line of Claude Code that is another one in each request."""
+    if isinstance(content, list):
+        content = [b for b in content if isinstance(b, dict) and not _is_billing(b.get("text"))]
+    return None if _is_billing(content) else _joined(content, "")
+
+
+def _is_billing(text: Any) -> bool:
+    return isinstance(text, str) and text.startswith("x-anthropic-billing-header")
+
+
+def _joined(content: Any, between: str) -> Any:
     """Blocks of text as one text."""
     if not isinstance(content, list):
         return content
     texts = [block.get("text") for block in content if isinstance(block, dict)]
-    return "".join([text for text in texts if isinstance(text, str)])
+    return between.join([text for text in texts if isinstance(text, str)])
 
 
 def _tool(tool: Any) -> dict[str, Any]:

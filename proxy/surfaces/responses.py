@@ -34,16 +34,27 @@ def as_chat(document: dict[str, Any]) -> dict[str, Any]:
             chat["tools"] = functions
     if (arguments := document.get("chat_template_kwargs")) is not None:
         chat["chat_template_kwargs"] = arguments
+    reasoning = document.get("reasoning")
+    if isinstance(reasoning, dict) and reasoning.get("effort") is not None:
+        chat["reasoning_effort"] = reasoning["effort"]
     return chat
 
 
 def _add(messages: list[dict[str, Any]], item: Any) -> None:
-    """One item more; calls of tools join the assistant's message before them."""
+    """One item more, as vLLM takes it: what an assistant thinks, says and calls in a row is one
+    message, as far as it does each once."""
     if not isinstance(item, dict):
         raise BadRequest("an item of `input` must be an object", param="input")
     kind = item.get("type", "message")
     if kind == "message":
-        messages.append({"role": item.get("role"), "content": item.get("content")})
+        role, content = item.get("role"), item.get("content")
+        if role == "assistant":
+            _say(messages, "content", _first_text(content))
+        else:
+            messages.append({"role": role, "content": content})
+    elif kind == "reasoning":
+        text = _first_text(item.get("content")) or _first_text(item.get("summary"))
+        _say(messages, "reasoning", text or "")
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
@@ -51,11 +62,26 @@ def _add(messages: list[dict[str, Any]], item: Any) -> None:
         if last.get("role") == "assistant":
             last.setdefault("tool_calls", []).append(call)
         else:
-            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            messages.append({"role": "assistant", "tool_calls": [call]})
     elif kind == "function_call_output":
         output = item.get("output")
         content = output if isinstance(output, (str, list)) else str(output)
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+
+
+def _say(messages: list[dict[str, Any]], field: str, text: Any) -> None:
+    last = messages[-1] if messages else {}
+    if last.get("role") == "assistant" and last.get(field) is None:
+        last[field] = text
+    else:
+        messages.append({"role": "assistant", field: text})
+
+
+def _first_text(content: Any) -> Any:
+    """Of several parts the first one's."""
+    if not isinstance(content, list):
+        return content
+    return content[0].get("text") if content and isinstance(content[0], dict) else None
 
 
 def _is_function(tool: Any) -> bool:

@@ -45,7 +45,11 @@ def test_tools_and_what_became_of_them() -> None:
                 {
                     "role": "user",
                     "content": [
-                        {"type": "tool_result", "tool_use_id": "t1", "content": [{"text": "ok"}]},
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "t1",
+                            "content": [{"text": "ok"}, {"text": "fine"}],
+                        },
                         {"type": "text", "text": "And?"},
                         {"type": "text", "text": "So?"},
                     ],
@@ -63,7 +67,7 @@ def test_tools_and_what_became_of_them() -> None:
             "tool_calls": [call],
             "content": "Let me see.",
         },
-        {"role": "tool", "tool_call_id": "t1", "content": "ok"},
+        {"role": "tool", "tool_call_id": "t1", "content": "ok\nfine"},
         {
             "role": "user",
             "content": [{"type": "text", "text": "And?"}, {"type": "text", "text": "So?"}],
@@ -72,6 +76,39 @@ def test_tools_and_what_became_of_them() -> None:
     function = {"name": "look", "description": "d", "parameters": {"type": "object"}}
     assert chat["tools"] == [{"type": "function", "function": function}]
     assert chat["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+BILLING = "x-anthropic-billing-header: cc_version=1; cch=3f2"
+
+
+def test_what_differs_in_each_request_is_left_out_as_vllm_does() -> None:
+    blocks = [{"type": "text", "text": BILLING}, {"type": "text", "text": "Be brief."}]
+    inline = {"role": "system", "content": [{"type": "text", "text": "Be kind."}]}
+    assert messages({"system": blocks, "messages": [USER, inline]}) == [
+        {"role": "system", "content": "Be brief."},
+        USER,
+        {"role": "system", "content": "Be kind."},
+    ]
+    assert messages({"system": BILLING, "messages": [USER]}) == [USER]
+
+
+def test_blocks_that_are_no_text_for_the_model_are_left_out() -> None:
+    blocks = [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": ""}]
+    said = {"role": "assistant", "content": [*blocks, {"type": "text", "text": "Hello"}]}
+    assert messages({"messages": [said]}) == [{"role": "assistant", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [
+        ({"thinking": {"type": "disabled"}}, "none"),
+        ({"output_config": {"effort": "low"}}, "low"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, None),
+        ({}, None),
+    ],
+)
+def test_how_much_is_thought(fields: dict[str, Any], effort: str | None) -> None:
+    assert as_chat({"messages": [USER], **fields}).get("reasoning_effort") == effort
 
 
 def test_a_message_of_results_alone_has_no_text() -> None:

@@ -24,7 +24,7 @@ def test_items_become_messages() -> None:
         {
             "input": [
                 {"role": "user", "content": said},
-                {"type": "reasoning", "summary": []},
+                {"type": "reasoning", "summary": [{"text": "Hm."}]},
                 {"type": "message", "role": "assistant", "content": "Let me see."},
                 {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
                 {"type": "function_call_output", "call_id": "c", "output": "ok"},
@@ -43,12 +43,30 @@ def test_items_become_messages() -> None:
 
     assert chat["messages"] == [
         {"role": "user", "content": said},
-        {"role": "assistant", "content": "Let me see.", "tool_calls": [call("c")]},
+        {
+            "role": "assistant",
+            "reasoning": "Hm.",
+            "content": "Let me see.",
+            "tool_calls": [call("c")],
+        },
         {"role": "tool", "tool_call_id": "c", "content": "ok"},
-        {"role": "assistant", "content": None, "tool_calls": [call("d")]},
+        {"role": "assistant", "tool_calls": [call("d")]},
     ]
     function = {"name": "look", "description": None, "parameters": {"type": "object"}}
     assert chat["tools"] == [{"type": "function", "function": function}]
+
+
+def test_what_an_assistant_says_twice_is_two_messages() -> None:
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]}
+    assert as_chat({"input": [said, said]})["messages"] == [
+        {"role": "assistant", "content": "Yes."},
+        {"role": "assistant", "content": "Yes."},
+    ]
+
+
+def test_how_much_is_thought() -> None:
+    assert as_chat({"input": "a", "reasoning": {"effort": "low"}})["reasoning_effort"] == "low"
+    assert "reasoning_effort" not in as_chat({"input": "a", "reasoning": {"effort": None}})
 
 
 @pytest.mark.parametrize("document", [{}, {"input": 5}, {"input": ["Hello"]}])
