@@ -182,6 +182,12 @@ APIS = (
         refusal=messages.refusal,
     ),
     Api("/v1/responses", _response, generation=responses.as_chat),
+    Api(
+        "/v1/audio/transcriptions",
+        lambda asked: plain.PlainWording(f"audio-{asked.number}", {"text": "a headrace"}, same),
+        chat=False,
+        generation=lambda body: {"prompt": [0], "max_tokens": 1},  # whatever the body is
+    ),
     Api("/tokenize", _tokenize, chat=False, generation=_NOTHING),
     Api("/detokenize", _detokenize, chat=False, generation=_NOTHING),
     *map(

@@ -9,7 +9,7 @@ BY_PATH = {api.path: api for api in APIS}
 
 
 def test_every_path_is_there_once():
-    assert len(BY_PATH) == len(APIS) == 15
+    assert len(BY_PATH) == len(APIS) == 16
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
