@@ -19,7 +19,7 @@ from proxy.serve.places import room_for
 
 _GROWTH = 4
 _LEAST_ENTRIES = 1 << 17
-_BUFFER_BYTES = 4 * 1024 * 1024
+_BUFFER_BYTES = 1024 * 1024
 
 
 class HostMemory:
