@@ -451,3 +451,26 @@ async def test_canaries_and_fallbacks_at_every_path(tmp_path: Path) -> None:
                 assert "x-headrace-fallback" not in answer.headers
             client.close()
         assert len(new.requests) == 2 * len(calls)
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+async def test_a_stored_response_whose_replica_is_gone_is_told_so(
+    house: House, cancel: bool
+) -> None:
+    made = await make_response(house)
+    for replica in house.replicas:
+        replica.behaviour = "refuse"
+    for _ in range(3):
+        await asyncio.sleep(0.02)
+        for replica in house.replicas:
+            replica.reset_connections()
+    client = await Client.open(house.gateway.port)
+    path = f"/v1/responses/{made['id']}" + ("/cancel" if cancel else "")
+    answer = await client.ask(b"", method="POST" if cancel else "GET", path=path)
+    client.close()
+    assert answer.status == 503
+    assert answer.headers["retry-after"]
+    record = await house.record_of(answer.headers["x-request-id"])
+    assert answer.json()["error"]["code"] == record["reason"]
+    assert record["reason"] in ("upstream_refused", "no_replica")
+    assert "settled_tokens" not in record
