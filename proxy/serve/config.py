@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -55,7 +56,10 @@ __all__ = [
 Fault = tuple[str, str]
 
 
+@functools.cache
 def _default_workers() -> int:
+    """The same for the life of a gateway, though its container may grow: a reload changes no
+    workers."""
     return min(usable_cpus(), 256)
 
 
