@@ -65,6 +65,10 @@ class Steps(asyncio.Protocol):
         self._received += data
         self._came.set()
 
+    @property
+    def asked(self) -> bool:
+        return self._received.startswith(b"POST ")
+
     async def until(self, end: bytes) -> bytes:
         while not self._received.endswith(end):
             self._came.clear()
@@ -92,9 +96,10 @@ class Bench:
         body = orjson.dumps(chat(question, max_tokens=tokens))
         head = f"{self._head}content-length: {len(body)}\r\n\r\n".encode()
         self._client.transport.write(head + body)
-        while not self._replicas:
+        # Other connections ask for other things.
+        while not (asked := [replica for replica in self._replicas if replica.asked]):
             await asyncio.sleep(0)
-        replica = self._replicas[-1]
+        replica = asked[0]
         await replica.until(b"}")
         replica.transport.write(HEAD + ROLE)
         await self._client.until(b"\n\n\r\n")
