@@ -13,7 +13,7 @@ processes read.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from routing.index_target import Masks, Target
 
@@ -132,8 +132,12 @@ class PrefixIndex:
         once = dict.fromkeys(blocks, 1)
         if len(once) == len(blocks) and expected.keys().isdisjoint(once):
             expected.update(once)  # nearly always, and at half the cost
-            for block in [block for block in blocks if block not in known]:
-                masks[block] = masks.get(block, 0) | bit
+            fresh = blocks[_head(blocks, known) :]
+            if isinstance(masks, dict) and masks.keys().isdisjoint(fresh):
+                masks.update(dict.fromkeys(fresh, bit))
+            else:
+                for block in fresh:
+                    masks[block] = masks.get(block, 0) | bit
         else:
             for block in blocks:
                 count = expected.get(block, 0)
@@ -314,3 +318,15 @@ class PrefixIndex:
             self._clear(target.held.pop(), target.bit)
             budget -= 1
         return budget
+
+
+def _head(blocks: Sequence[int], known: Collection[int]) -> int:
+    """How many of the leading blocks are known: what is known of a chain is its head."""
+    low, high = 0, len(blocks)
+    while low < high:
+        middle = (low + high) // 2
+        if blocks[middle] in known:
+            low = middle + 1
+        else:
+            high = middle
+    return low
