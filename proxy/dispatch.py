@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Protocol
+from typing import Literal, Protocol
 
 from core.claim import Claim
 from core.clock import Clock
@@ -127,7 +127,7 @@ class Dispatcher:
         estimates: TokenEstimates,
         clock: Clock,
         metrics: Metrics,
-        server_timing: bool = True,
+        server_timing: Literal["asked", "always", "off"] = "asked",
         bases: Mapping[str, str] = MappingProxyType({}),
         prefills: Prefills | None = None,
     ) -> None:
@@ -237,7 +237,7 @@ class Dispatcher:
             record.enter("relay", now)
             if delivery.explained:
                 own_headers.append((b"x-headrace-route", lease.explain().encode("utf-8")))
-            if self._server_timing:
+            if self._tells_timing(exchange):
                 own_headers.append((b"server-timing", server_timing(record.spent or {})))
             record.ttft_ms = milliseconds(now - exchange.request.received_at)
             record.first_event_at = now
@@ -275,6 +275,12 @@ class Dispatcher:
                     cached_tokens=delivery.cached_tokens,
                     output_tokens=delivery.output_tokens,
                 )
+
+    def _tells_timing(self, exchange: Exchange) -> bool:
+        when = self._server_timing
+        if when == "asked":
+            return exchange.request.header(b"x-headrace-timing") is not None
+        return when == "always"
 
     def relayed_tokens(self, delivery: Delivery) -> int:
         """About how many tokens of output the client was sent so far."""

@@ -103,6 +103,7 @@ class Snapshot:
             timeouts=config.upstream.timeouts,
             watchdog=around.watchdog,
             estimates=self.limiter.estimates,
+            server_timing=config.listen.server_timing,
             clock=around.clock,
             metrics=metrics,
             bases=bases,

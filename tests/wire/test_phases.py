@@ -44,8 +44,10 @@ async def test_an_answer_says_what_came_before_its_first_byte(tmp_path: Path) ->
         InProcess(base_config([replica.url]), tmp_path) as gateway,
     ):
         client = await Client.open(gateway.port)
-        answer = await client.ask(chat(max_tokens=3))
+        unasked = await client.ask(chat(max_tokens=3))
+        answer = await client.ask(chat(max_tokens=3), headers={"X-Headrace-Timing": "1"})
         client.close()
+    assert "server-timing" not in unasked.headers
     parts = dict(part.split(";dur=") for part in answer.headers["server-timing"].split(", "))
     assert list(parts) == [p for p in PHASES if p in parts]
     assert {"head", "gate", "auth", "tokenize", "route", "first_token"} <= parts.keys()

@@ -22,7 +22,7 @@ PATH = "/v1/chat/completions"
 def profile(arguments: argparse.Namespace) -> int:
     """Exit status 1: the endpoint does not answer as it should. Raises ConfigError."""
     url = _url(arguments.url)
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", "X-Headrace-Timing": "1"}
     if arguments.token_env is not None:
         token = os.environ.get(arguments.token_env)
         if not token:
