@@ -28,7 +28,9 @@ def top(arguments: argparse.Namespace) -> int:
     if config.admin is None:
         raise ConfigError("$.admin: the running gateway is asked there; give it an address")
     try:
-        for event in follow(config.admin.address.parsed, "/live"):
+        for number, event in enumerate(follow(config.admin.address.parsed, "/live")):
+            if arguments.once and not number:
+                continue  # rates need two looks
             size = shutil.get_terminal_size()
             lines = list(render(json.loads(event)))
             if not arguments.once:
