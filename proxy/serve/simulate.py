@@ -156,10 +156,13 @@ def _setup(arguments: argparse.Namespace) -> Setup:
 
 def _model(settings: Sequence[str]) -> EngineModel:
     values = _numbers("--engine", settings)
-    try:
-        return msgspec.convert(values, EngineModel, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"--engine: {error}") from error
+    known = dataclasses.asdict(EngineModel())
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigError(f"--engine: `{name}` is none of {', '.join(known)}")
+        if value <= 0:
+            raise ConfigError(f"--engine: `{name}` must be above 0")
+    return msgspec.convert({**known, **values}, EngineModel, strict=False)
 
 
 def _slo(settings: Sequence[str]) -> dict[str, float]:

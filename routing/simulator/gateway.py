@@ -16,6 +16,7 @@ from core.metrics import Metrics as Meters
 from core.prompt import Prompt
 from core.replica import Load, Replica
 from routing.config import RoutingConfig
+from routing.index_target import Target
 from routing.lease import Lease
 from routing.member import Member
 from routing.router import Router
@@ -57,7 +58,7 @@ class SimulatedFleet:
 class _Told:
     """What the other gateways were told of a lease: their entries, and what is still charged."""
 
-    members: list[tuple[Router, Member]]
+    members: list[tuple[Router, Member, Target]]
     pending: int
     live: int
     blocks: Sequence[int]
@@ -169,7 +170,7 @@ class OwnPolicy:
                 member = self._views[number][lease.replica.id]
                 member.account.charge(told.pending, told.live)
                 router.index.expect(member.entry, told.blocks)
-                told.members.append((router, member))
+                told.members.append((router, member, member.entry))
 
         self._world.later(self._gossip_s or 0.0, hear)
 
@@ -179,9 +180,9 @@ class OwnPolicy:
             if told is None or told.confirmed:
                 return
             told.confirmed = True
-            for router, member in told.members:
+            for router, member, entry in told.members:
                 member.account.prefilled(told.pending)
-                router.index.confirm(member.entry, told.blocks)
+                router.index.confirm(entry, told.blocks)
             told.pending = 0
 
         return hear
@@ -191,9 +192,9 @@ class OwnPolicy:
             told = self._told.pop(id(job), None)
             if told is None:
                 return
-            for router, member in told.members:
+            for router, member, entry in told.members:
                 member.account.free(told.pending, told.live)
                 if not told.confirmed:
-                    router.index.drop(member.entry, told.blocks)
+                    router.index.drop(entry, told.blocks)
 
         return hear

@@ -115,6 +115,13 @@ class World:
             happen()
         return self.jobs
 
+    def drain(self) -> None:
+        """Let everything happen that is still due, after `run`; nothing is scraped any more."""
+        self._frozen_at = float("-inf")
+        while self._due:
+            self.now, _, happen = heapq.heappop(self._due)
+            happen()
+
     def later(self, seconds: float, happen: Callable[[], None]) -> None:
         """Have `happen` called so much later."""
         heapq.heappush(self._due, (self.now + seconds, next(self._count), happen))
@@ -181,7 +188,7 @@ class World:
             for number, engine in enumerate(self.engines):
                 use = engine.used / self.model.kv_tokens
                 self.metrics[number] = Metrics(engine.queued, engine.running, use)
-        self.later(SCRAPE_S, self._scrape)
+            self.later(SCRAPE_S, self._scrape)
 
     def _crash(self) -> None:
         """The first replica goes. Prompts are sent again elsewhere; answers that had begun are
