@@ -148,16 +148,20 @@ class Inference:
         )
 
     async def _prompt(self, asked: Asked, model: str, salt: str) -> Prompt:
-        surface, call = asked.surface, asked.call
-        if surface.kind is Kind.FREE:
-            return Prompt(model, 0, 0, False, (), _NO_BLOCKS)
-        prompter = self._services.prompter
-        render = prompter.chat if surface.kind is Kind.CHAT else prompter.completion
+        surface, call, prompter = asked.surface, asked.call, self._services.prompter
         document = call.document
         if surface.question is not None:
             question = partial(surface.question, document)
             large = len(asked.exchange.request.body) >= LARGE_BYTES
             document = await self._turns.aside(question) if large else question()
+        if surface.kind is Kind.FREE:
+            if "messages" in document:  # for what the prompter refuses
+                await prompter.chat(model, document, salt)
+            return Prompt(model, 0, 0, False, (), _NO_BLOCKS)
+        # Completions alone have their body as it is: there `messages` mean nothing.
+        asks = surface.question is not None and "messages" in document
+        chat = asks or surface.kind is Kind.CHAT
+        render = prompter.chat if chat else prompter.completion
         prompt = await render(model, document, salt)
         prompter.check_length(model, prompt, call.max_output_tokens)
         return prompt

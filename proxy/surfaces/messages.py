@@ -60,16 +60,13 @@ def _messages(message: dict[str, Any], blocks: list[Any]) -> list[dict[str, Any]
             function = {"name": block.get("name"), "arguments": block.get("input") or {}}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
-            content = _joined(block.get("content") or "", "\n")
-            results.append(
-                {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
-            )
+            results += _results(block)
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking") or ""))
         elif kind == "text" and block.get("text"):
             parts.append({"type": "text", "text": block["text"]})
         elif kind == "image":
-            parts.append({"type": "image_url", "image_url": block.get("source")})
+            parts += _pictures([block])
         elif kind is None:  # refused where a content part is expected
             parts.append(block)
     said: dict[str, Any] = {"role": message.get("role")}
@@ -84,6 +81,25 @@ def _messages(message: dict[str, Any], blocks: list[Any]) -> list[dict[str, Any]
     elif not calls and not thoughts:
         return results
     return [*results, said]
+
+
+def _results(block: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a tool gave, and its pictures as if the user had sent them."""
+    content = block.get("content")
+    said = _joined(content or "", "\n")
+    results = [{"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said}]
+    if pictures := _pictures(content):
+        results.append({"role": "user", "content": pictures})
+    return results
+
+
+def _pictures(content: Any) -> list[dict[str, Any]]:
+    """As parts of a message."""
+    return [
+        {"type": "image_url", "image_url": block.get("source")}
+        for block in (content if isinstance(content, list) else ())
+        if isinstance(block, dict) and block.get("type") == "image"
+    ]
 
 
 def _system(content: Any) -> Any:
@@ -128,6 +144,7 @@ COUNT_TOKENS = Surface(
     "/v1/messages/count_tokens",
     kind=Kind.FREE,
     parse=parse_plain,
+    question=as_chat,
     shape=replace(SHAPE, usage=no_usage),
     salted=False,
     ranked=False,

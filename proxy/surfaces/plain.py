@@ -10,18 +10,22 @@ from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.surface import Kind, Surface
 
 _TEXTS = ("input", "query", "documents", "queries", "text_1", "text_2", "data_1", "data_2")
+_OF_TEXT = (None, "text", "input_text", "output_text")
+_CHAT = ("messages", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
 _PASSED = ("add_special_tokens", "truncate_prompt_tokens")
 
 
 def as_text(document: dict[str, Any]) -> dict[str, Any]:
-    """Everything that the model reads, as a batch of prompts. What is no text (a picture to embed)
-    counts as nothing; the replica's usage tells."""
+    """Everything that the model reads: a batch of prompts, or a chat, which it is also where there
+    is more than text (the prompter knows whether the model takes that)."""
+    if "messages" in document:
+        return {name: document[name] for name in _CHAT if name in document}
     texts: list[Any] = []
+    media: list[Any] = []
     for name in _TEXTS:
-        texts += _texts(document.get(name))
-    if isinstance(messages := document.get("messages"), list):
-        for message in messages:
-            texts += _texts(message)
+        texts += _texts(document.get(name), media)
+    if media:
+        return {"messages": [{"role": "user", "content": media}]}
     if not texts or len({type(text) for text in texts}) > 1:
         texts = [text for text in texts if isinstance(text, str)] or [""]
     question: dict[str, Any] = {"prompt": texts}
@@ -29,12 +33,14 @@ def as_text(document: dict[str, Any]) -> dict[str, Any]:
     return question
 
 
-def _texts(value: Any) -> list[Any]:
-    """The texts, or lists of token ids, in `value`."""
+def _texts(value: Any, media: list[Any]) -> list[Any]:
+    """The texts, or lists of token ids, in `value`. What is neither goes to `media`."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, dict):
-        return _texts(value["text"] if "text" in value else value.get("content"))
+        if value.get("type") in _OF_TEXT and ("text" in value or "content" in value):
+            return _texts(value["text"] if "text" in value else value["content"], media)
+        media.append(value)
     if not isinstance(value, list) or not value:
         return []
     if all(type(text) is str for text in value):
@@ -43,8 +49,13 @@ def _texts(value: Any) -> list[Any]:
         return [value]
     found: list[Any] = []
     for one in value:
-        found += _texts(one)
+        found += _texts(one, media)
     return found
+
+
+def as_chat(document: dict[str, Any]) -> dict[str, Any]:
+    """The chat in it, if it is one."""
+    return as_text(document) if "messages" in document else {}
 
 
 def pooled_usage(usage: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -79,6 +90,6 @@ POOLED = tuple(
     )
 )
 TOKENS = tuple(
-    Surface(path, Kind.FREE, parse_plain, shape=_FREE, salted=False, ranked=False)
+    Surface(path, Kind.FREE, parse_plain, as_chat, _FREE, salted=False, ranked=False)
     for path in ("/tokenize", "/detokenize")
 )

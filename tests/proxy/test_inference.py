@@ -130,3 +130,34 @@ async def test_a_large_body_is_read_beside_the_loop() -> None:
     broken = Setting()
     exchange = await broken.handle({**document, "tools": ["look"]}, path="/v1/messages")
     assert (exchange.status, b"a tool must be an object" in exchange.body) == (400, True)
+
+
+class NamingPrompter:
+    """Its prompts are as long as its call's name."""
+
+    async def chat(self, model: str, doc: dict[str, Any], salt: str) -> Prompt:
+        return Prompt(model, len("chat"), 4, True, (), 64)
+
+    async def completion(self, model: str, doc: dict[str, Any], salt: str) -> Prompt:
+        return Prompt(model, len("completion"), 10, True, (), 64)
+
+    def check_length(self, model: str, prompt: Prompt, max_tokens: int | None) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "length"),
+    [
+        ("/v1/completions", {"prompt": "a", "messages": []}, 10),
+        ("/v1/embeddings", {"input": "a"}, 10),
+        ("/v1/embeddings", {"messages": []}, 4),
+        ("/v1/messages", {"messages": []}, 4),
+        ("/tokenize", {"messages": []}, 0),
+        ("/tokenize", {"prompt": "a"}, 0),
+    ],
+)
+async def test_who_makes_the_prompt(path: str, fields: dict[str, Any], length: int) -> None:
+    s = Setting(whole(200, b"{}"))
+    object.__setattr__(s.pipeline._services, "prompter", NamingPrompter())
+    await s.handle({"model": "m", **fields}, path=path)
+    assert s.limiter.asked[0]["prompt_tokens"] == length

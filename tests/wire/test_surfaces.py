@@ -474,3 +474,26 @@ async def test_a_stored_response_whose_replica_is_gone_is_told_so(
     assert answer.json()["error"]["code"] == record["reason"]
     assert record["reason"] in ("upstream_refused", "no_replica")
     assert "settled_tokens" not in record
+
+
+async def test_pictures_reach_no_model_that_takes_text_alone(house: House) -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
+    block = {"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/"}}
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [image]}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [block]}]}),
+        ("/v1/responses", {"input": [{"role": "user", "content": [image]}]}),
+        ("/v1/embeddings", {"messages": [{"role": "user", "content": [image]}]}),
+        ("/pooling", {"messages": [{"role": "user", "content": [image]}]}),
+        ("/v1/rerank", {"query": "river", "documents": {"content": [image]}}),
+        ("/v1/score", {"text_1": image, "text_2": "river"}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": [block]}]}),
+        ("/tokenize", {"messages": [{"role": "user", "content": [image]}]}),
+    ]
+    client = await Client.open(house.gateway.port)
+    for path, body in cases:
+        answer = await client.ask({"model": "demo", **body}, path=path)
+        assert answer.status == 400, path
+        assert "takes text only" in error_of(path, answer.json())["message"], path
+    client.close()
+    assert not any(replica.requests for replica in house.replicas)

@@ -124,6 +124,15 @@ def test_a_picture_is_a_part_that_is_no_text() -> None:
     assert message["content"] == [{"type": "image_url", "image_url": block["source"]}]
 
 
+def test_a_picture_that_a_tool_gave_is_a_message_of_its_own() -> None:
+    block = {"type": "image", "source": {"type": "url", "url": "u"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [block]}
+    assert messages({"messages": [{"role": "user", "content": [result]}]})[1] == {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": block["source"]}],
+    }
+
+
 @pytest.mark.parametrize("document", [{}, {"messages": "Hello"}, {"messages": None}])
 def test_messages_must_be_a_list(document: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match="must be a list") as caught:

@@ -6,7 +6,7 @@ import pytest
 
 from core.errors import BadRequest
 from proxy.call import REFUSED
-from proxy.surfaces.plain import POOLED, TOKENS, as_text, no_usage, pooled_usage
+from proxy.surfaces.plain import POOLED, TOKENS, as_chat, as_text, no_usage, pooled_usage
 
 
 @pytest.mark.parametrize(
@@ -18,14 +18,34 @@ from proxy.surfaces.plain import POOLED, TOKENS, as_text, no_usage, pooled_usage
         ({"input": [[1], [2]]}, [[1], [2]]),
         ({"query": "q", "documents": ["a", {"text": "b"}]}, ["q", "a", "b"]),
         ({"text_1": "a", "text_2": ["b", "c"]}, ["a", "b", "c"]),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}, ["a"]),
         ({"input": [[1], "a"]}, ["a"]),
         ({"input": []}, [""]),
-        ({"input": {"type": "image_url"}}, [""]),
+        ({"documents": {"content": [{"type": "text", "text": "a"}]}}, ["a"]),
     ],
 )
 def test_all_texts_are_one_batch(document: dict[str, Any], prompt: list[Any]) -> None:
     assert as_text(document) == {"prompt": prompt}
+
+
+def test_messages_are_a_chat() -> None:
+    document = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": 1}}
+    assert as_text({"model": "m", **document}) == document
+
+
+def test_what_is_no_text_is_for_the_prompter_to_judge() -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
+    for document in ({"input": image}, {"query": "a", "documents": {"content": [image]}}):
+        assert as_text(document) == {"messages": [{"role": "user", "content": [image]}]}
+
+
+def test_a_picture_is_none_the_less_one_for_having_a_text() -> None:
+    image = {"type": "image_url", "text": "a", "image_url": {"url": "http://169.254.169.254/"}}
+    assert as_text({"input": image})["messages"][0]["content"] == [image]
+
+
+def test_of_what_is_only_counted_a_chat_is_looked_at() -> None:
+    assert as_chat({"messages": [], "prompt": "a"}) == {"messages": []}
+    assert as_chat({"prompt": "a"}) == {}
 
 
 def test_how_tokens_are_made_is_kept() -> None:
