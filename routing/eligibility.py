@@ -99,9 +99,15 @@ def with_room(members: Sequence[Member], hold_s: float) -> list[Member]:
 
 
 def offers(
-    policy: Policy, members: Sequence[Member], room: Sequence[Member], now: float
+    policy: Policy,
+    members: Sequence[Member],
+    room: Sequence[Member],
+    now: float,
+    *,
+    waiting: int = 0,
 ) -> Offer[Choice]:
-    """What `policy` would do for one that waits, with those of `members` that have `room`."""
+    """What `policy` would do for one of those that are `waiting`, with those of `members` that
+    have `room`."""
 
     def offer(waiter: Waiter) -> tuple[float, Choice] | None:
         exclude, needed = waiter.exclude, waiter.needed
@@ -111,6 +117,8 @@ def offers(
             if not (member.kv_known and needed > member.kv_tokens)
             and member.replica.id not in exclude
         ]
-        return policy.offer(members, suitable, waiter.wish, now) if suitable else None
+        if not suitable:
+            return None
+        return policy.offer(members, suitable, waiter.wish, now, waiting=waiting)
 
     return offer

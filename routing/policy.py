@@ -12,6 +12,8 @@ from routing.index import PrefixIndex
 from routing.member import NEVER, Member
 from routing.score import Score, Terms, Weights, Wish, favoured, queue_seconds, scores
 
+_CROWD = 2.0
+
 Choice = tuple[Member, int, Terms | None]
 """The chosen replica, how many prompt tokens it is believed to hold, and why (see `Score`)."""
 
@@ -39,10 +41,17 @@ class Policy(Protocol):
         """How many tokens of the prompt are believed to be somewhere."""
 
     def offer(
-        self, members: Sequence[Member], room: Sequence[Member], wish: Wish, now: float
+        self,
+        members: Sequence[Member],
+        room: Sequence[Member],
+        wish: Wish,
+        now: float,
+        *,
+        waiting: int = 0,
     ) -> tuple[float, Choice]:
         """As `choose`, of those of `members` that have `room`, for a request that may go on
-        waiting instead; and what it costs in seconds to take that one now."""
+        waiting instead; and what it costs in seconds to take that one now. `waiting`: how many
+        requests wait."""
 
 
 class RoundRobin:
@@ -67,7 +76,13 @@ class RoundRobin:
         return 0
 
     def offer(
-        self, members: Sequence[Member], room: Sequence[Member], wish: Wish, now: float
+        self,
+        members: Sequence[Member],
+        room: Sequence[Member],
+        wish: Wish,
+        now: float,
+        *,
+        waiting: int = 0,
     ) -> tuple[float, Choice]:
         return 0.0, self.choose(room, wish, now)
 
@@ -94,7 +109,13 @@ class LeastLoad:
         return 0
 
     def offer(
-        self, members: Sequence[Member], room: Sequence[Member], wish: Wish, now: float
+        self,
+        members: Sequence[Member],
+        room: Sequence[Member],
+        wish: Wish,
+        now: float,
+        *,
+        waiting: int = 0,
     ) -> tuple[float, Choice]:
         return 0.0, self.choose(room, wish, now)
 
@@ -141,10 +162,20 @@ class PrefixAffinity:
         return max(self._look(members, wish)[2])
 
     def offer(
-        self, members: Sequence[Member], room: Sequence[Member], wish: Wish, now: float
+        self,
+        members: Sequence[Member],
+        room: Sequence[Member],
+        wish: Wish,
+        now: float,
+        *,
+        waiting: int = 0,
     ) -> tuple[float, Choice]:
         """The cost is what is ahead, what others suffer, and what of the prompt would have to be
-        computed anew that another replica holds; not its own prefill, which it needs anywhere."""
+        computed anew that another replica holds; not its own prefill, which it needs anywhere.
+
+        What is computed anew delays all that wait. What others suffer counts for less: it speaks
+        for short prompts, and would leave the long ones to their deadlines. (Both simulated.)
+        """
         _, _, everywhere, newest_at = self._look(members, wish)
         most = max(everywhere)
         held = dict(zip(members, everywhere, strict=True))
@@ -152,11 +183,12 @@ class PrefixAffinity:
         starting = newest_at > now - self._slow_start_s
         penalties = self._penalties(room, now) if starting else None
         terms = scores(room, wish, cached, self._weights, penalties)
-        weight = self._weights.others
+        weight = self._weights.others / 4
         best: tuple[float, int] | None = None
+        crowd = 1.0 + _CROWD * waiting / len(members)
         for number, (_, queue, _, others, _, slow_start, _) in enumerate(terms):
             regret = (most - cached[number]) / room[number].speed.prefill_rate
-            cost = queue + regret + weight * others + slow_start
+            cost = queue + crowd * regret + weight * others + slow_start
             if best is None or cost < best[0]:
                 best = cost, number
         assert best is not None

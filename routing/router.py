@@ -229,7 +229,8 @@ class Router:
         now = self.clock()
         fleet = self._current(model, now)
         while queue and (room := with_room(fleet.members, self._hold_s)):
-            found = queue.next(offers(self._policy, fleet.members, room, now), now)
+            offer = offers(self._policy, fleet.members, room, now, waiting=len(queue))
+            found = queue.next(offer, now)
             if found is None:
                 return
             waiter, choice = found

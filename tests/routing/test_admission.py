@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.claim import Claim
-from routing.admission import WINDOW, AdmissionQueue, Waiter
+from routing.admission import GUARD_EVERY, WINDOW, AdmissionQueue, Waiter
 from routing.config import AdmissionConfig, WaitClass
 
 RATE = 1000.0
@@ -81,6 +81,23 @@ def test_whoever_waited_for_half_its_time_goes_whatever_it_costs() -> None:
     assert queue.next(lambda one: (costs[one.number], "r"), 5.0) == (long, "r")
 
 
+def test_such_turns_are_rationed() -> None:
+    queue = AdmissionQueue(AdmissionConfig(deadline_s=10.0))
+    old = [waiter(1000) for _ in range(3)]
+    young = [waiter(1) for _ in range(2 * GUARD_EVERY)]
+    for one in (*old, *young):
+        assert queue.enter(one, 0.0, 1e9) == []
+    costs = {one.number: 100.0 for one in old}
+    turns = []
+    for turn in range(GUARD_EVERY + 1):
+        found = queue.next(lambda one: (costs.get(one.number, 0.0), "r"), 6.0)
+        assert found is not None
+        queue.serve(found[0], 6.0)
+        if found[0] in old:
+            turns.append(turn)
+    assert turns == [0, GUARD_EVERY]
+
+
 def test_one_that_cannot_go_holds_up_nobody() -> None:
     stuck, other = waiter(), waiter()
     queue = queue_of(stuck, other)
@@ -148,7 +165,7 @@ def test_who_has_more_than_its_share_of_the_queue_is_told_so() -> None:
 
 
 def test_who_would_wait_too_long_is_refused_at_once_with_the_time_to_drain() -> None:
-    queue = AdmissionQueue(AdmissionConfig(deadline_s=5.0))
+    queue = AdmissionQueue(AdmissionConfig(deadline_s=10.0))
     for _ in range(5):
         assert queue.enter(waiter(1000), 0.0, RATE) == []
     late = waiter(1000)
@@ -157,6 +174,7 @@ def test_who_would_wait_too_long_is_refused_at_once_with_the_time_to_drain() -> 
     assert refusal.reason == "saturated_wait"
     assert refusal.retry_after_s == pytest.approx(5.0)
     assert len(queue) == 5
+    assert queue.predicted_wait(late, RATE, 0.5) == pytest.approx(5.5)
     # Another tenant's turn comes sooner, and a higher class is ahead of all.
     assert queue.enter(waiter(100, tenant="b"), 0.0, RATE, ahead_s=0.5) == []
     assert queue.enter(waiter(1000, priority=-1), 0.0, RATE, ahead_s=4.0) == []

@@ -319,6 +319,8 @@ def test_an_offer_counts_what_would_be_computed_anew_not_what_must_be_anyway() -
     cost, (member, cached, _) = fleet.policy.offer(fleet.members, fleet.members[:1], wish, 100.0)
     assert (member.replica.id, cached) == ("r0", 0)
     assert cost == pytest.approx(6400 / 16_000)
+    crowded = fleet.policy.offer(fleet.members, fleet.members[:1], wish, 100.0, waiting=10)
+    assert crowded[0] > 5 * cost  # it would delay ten
     assert fleet.policy.cached(fleet.members, wish) == 6400
 
 

@@ -168,7 +168,7 @@ async def test_a_tenant_with_more_than_its_share_is_told_429(bench: Callable[...
 
 
 async def test_early_refusal_says_when_it_will_be_over(bench: Callable[..., Bench]) -> None:
-    made = bench(1, deadline_s=3.0)
+    made = bench(1, deadline_s=6.0)
     leases = await made.fill()
     tasks = [await made.waiting(prompt(1000)) for _ in range(3)]
     with pytest.raises(Unavailable) as refusal:

@@ -31,7 +31,6 @@ async def test_a_request_waits_for_its_turn_and_the_log_says_how_long(tmp_path: 
             client.close()
         assert [(answer.status, answer.complete) for answer in answers] == [(200, True)] * 3
         assert gateway.metric("headrace_queue_wait_seconds") == 2
-        assert "queue;dur=" in max(answer.headers["server-timing"] for answer in answers)
     waits = sorted(json.loads(line).get("queue_ms", 0.0) for line in log.read_text().splitlines())
     assert waits[0] == 0.0
     assert waits[1] >= 30
