@@ -20,8 +20,8 @@ from core.replica import Replica, prefill_name
 from proxy.access_log import AccessRecord
 from proxy.flow import Watchdog
 from proxy.relay import RelayTimeouts
+from proxy.surfaces.usage import usage_in
 from proxy.transfer import decode_body, may_split, params_of, prefill_body
-from proxy.whole_body import usage_in
 
 _MOST_BYTES = 1024 * 1024
 

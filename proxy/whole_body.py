@@ -3,12 +3,12 @@ fails half-way can still be replaced. A very large one flows once it passes the 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from core.errors import NotFound, UpstreamAnswered, UpstreamError
+from proxy.surfaces.usage import usage_in
 
 if TYPE_CHECKING:
     from proxy.relay import Relay
@@ -17,8 +17,6 @@ _MAX_COLLECTED = 4 * 1024 * 1024
 _TAIL = 16_384
 _RETRYABLE = frozenset({502, 503})
 _REFUSED_OUR_KEY = frozenset({401, 403})
-# Inside a JSON string the quotes would be escaped, so this finds only a real member.
-_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 
 
 class WholeBody:
@@ -75,18 +73,6 @@ class WholeBody:
         self.usage = usage_in(body[-_TAIL:]) or usage_in(body)
         relay.start(len(body))
         relay.deliver(body)
-
-
-def usage_in(body: bytes) -> dict[str, Any] | None:
-    """The last `usage` object in a JSON answer."""
-    found = _USAGE.findall(body)
-    if not found:
-        return None
-    try:
-        usage = orjson.loads(found[-1])
-    except orjson.JSONDecodeError:
-        return None
-    return usage if isinstance(usage, dict) else None
 
 
 def _failure(status: int, body: bytes) -> UpstreamError | None:

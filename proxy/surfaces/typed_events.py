@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from proxy.scanner import event_data, first_event_end
-from proxy.whole_body import usage_in
+from proxy.surfaces.usage import usage_in
 
 _LINE = b"event: "
 _MAX_TAIL = 262_144  # the last event of Responses repeats the whole answer

@@ -8,7 +8,7 @@ import pytest
 
 from core.errors import GatewayError, UpstreamError
 from proxy.relay import Relay
-from proxy.whole_body import WholeBody, usage_in
+from proxy.whole_body import WholeBody
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 MEBIBYTE = 1024 * 1024
@@ -130,25 +130,6 @@ def test_a_replica_that_refuses_our_key_is_not_the_clients_fault(status: int) ->
     assert relay.told == ["fail"]
     assert relay.error is not None
     assert (relay.error.status, relay.error.reason) == (502, "upstream_auth")
-
-
-@pytest.mark.parametrize(
-    ("body", "usage"),
-    [
-        (document(usage=USAGE), USAGE),
-        (orjson.dumps({"usage": USAGE, "choices": []}, option=orjson.OPT_INDENT_2), USAGE),
-        (document(usage=None), None),
-        (document(usage=5), None),
-        (document(text='"usage": {"completion_tokens": 9}'), None),
-        (document(text='"usage": {"completion_tokens": 9}', usage=USAGE), USAGE),
-        (document(usage={}), {}),
-        (b'"usage": {"completion_tokens": }', None),
-        (b'"usage": {', None),
-        (b"", None),
-    ],
-)
-def test_usage_in(body: bytes, usage: object) -> None:
-    assert usage_in(body) == usage
 
 
 def test_usage_may_come_first() -> None:
