@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -53,13 +54,18 @@ NAMES = (OWN, *_PEERS)
 
 def own_config(name: str, block_tokens: int, constants: float = 1.0) -> RoutingConfig:
     """The routing section that `prefix_affinity` or `prefix_affinity:setting=value:...` stands
-    for. Raises ConfigError."""
-    settings: dict[str, object] = {"block_tokens": max(block_tokens, 16)}
+    for; `admission.hold_s` is a setting's name, too. Raises ConfigError."""
+    settings: dict[str, Any] = {"block_tokens": max(block_tokens, 16)}
     for setting in name.split(":")[1:]:
-        key, _, value = setting.partition("=")
+        key, _, text = setting.partition("=")
         try:
-            settings[key] = msgspec.json.decode(value)
+            value = msgspec.json.decode(text)
         except msgspec.DecodeError:
+            value = text
+        section, _, inner = key.partition(".")
+        if inner:
+            settings.setdefault(section, {})[inner] = value
+        else:
             settings[key] = value
     priors = Priors()
     wrong = Priors(

@@ -36,7 +36,8 @@ def test_prompts_survive_a_crash(name: str) -> None:
 
 
 def test_settings_of_our_own_policy() -> None:
-    config = own_config("prefix_affinity:decode_weight=0.3:tie_window_s=0", 512)
+    config = own_config("prefix_affinity:decode_weight=0.3:tie_window_s=0:admission.hold_s=2", 512)
+    assert config.admission.hold_s == 2.0
     assert (config.decode_weight, config.tie_window_s, config.block_tokens) == (0.3, 0.0, 512)
 
 
