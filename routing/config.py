@@ -141,7 +141,7 @@ class AdmissionConfig(Section):
     0 turns waiting off. `weights` of tenants are 1 where none is given.
     """
 
-    hold_s: Annotated[float, Meta(gt=0, le=600)] = 1.0
+    hold_s: Annotated[float, Meta(gt=0, le=600)] = 1.5
     deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
     classes: tuple[WaitClass, ...] = ()
     max_waiting: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000

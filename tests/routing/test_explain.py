@@ -76,7 +76,7 @@ def test_it_says_what_stands_in_the_way(router_of: Any) -> None:
 
 def test_it_says_that_a_request_would_wait(router_of: Any) -> None:
     router = router_of(1)
-    with router.pick(model="m", prompt=prompt(17_000), max_output_tokens=10):
+    with router.pick(model="m", prompt=prompt(25_000), max_output_tokens=10):
         told = explained(router, prompt(10))
         assert (told.choice, told.reason, told.waiting) == (None, "waits", 0)
         assert [target.room for target in told.targets] == [False]

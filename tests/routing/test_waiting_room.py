@@ -32,7 +32,7 @@ class Bench:
         self.metrics = Metrics.private()
         self.config = RoutingConfig(
             priors=Priors(prefill_tokens_per_second=float(HOLD)),
-            admission=AdmissionConfig(**admission),
+            admission=AdmissionConfig(**{"hold_s": 1.0, **admission}),
         )
         self.router = Router(self.config, fleet, self.metrics, clock)
         self.phases: list[str] = []
