@@ -9,7 +9,6 @@ import pytest
 from running import Process
 from vllm_engine import PYTHON, Engine, configuration, make_model
 
-
 # `make test-vllm` says where vLLM is; `make test` is free of it.
 collect_ignore_glob = ["*"] if PYTHON is None else []
 
