@@ -108,14 +108,13 @@ class WaitingRoom:
         )
 
     def _tick(self) -> None:
-        self._timer = None
+        # Before anything that may fail, or nobody would ever be shed.
+        self._timer = self._loop_of().call_later(TICK_S, self._tick) if self.queues else None
         now = self._clock()
         for model, queue in self.queues.items():
             for waiter, refusal in queue.overdue(now, self._rate_of(model)):
                 self._shed(waiter, refusal)
         self._work()
-        if self.queues:
-            self._timer = self._loop_of().call_later(TICK_S, self._tick)
 
     def _work(self) -> None:
         self._woken = False

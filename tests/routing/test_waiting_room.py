@@ -258,3 +258,19 @@ async def test_a_session_comes_back_to_where_it_was(bench: Callable[..., Bench])
     lease = await made.lease(prompt(500), claim)
     assert lease.replica.id not in ids
     lease.release()
+
+
+async def test_a_failure_of_the_router_stops_no_deadline(bench: Callable[..., Bench]) -> None:
+    made = bench(1, deadline_s=2.0)
+    (lease,) = await made.fill()
+    task = await made.waiting(prompt(10))
+    candidates, made.fleet.candidates = made.fleet.candidates, None
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    lease.release()
+    while len(failures) < 3:  # of which at most one is not a tick's
+        await asyncio.sleep(0)
+    made.clock.now += 2.0
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(task, 5)
+    made.fleet.candidates = candidates

@@ -80,6 +80,26 @@ async def test_draining_lets_those_who_wait_end(tmp_path: Path) -> None:
     assert [(answer.status, answer.complete) for answer in answers] == [(200, True)] * 3
 
 
+async def test_a_reload_loses_nobody_who_waits(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with FakeReplica(prefill_base_ms=150) as replica:
+        made = document(replica.url, log)
+        async with InProcess(made, tmp_path) as gateway:
+            clients = [await Client.open(gateway.port) for _ in range(3)]
+            for client in clients:
+                client.send(chat(max_tokens=2))
+            while not gateway.worker._replicas.router.queues:
+                await asyncio.sleep(0.01)
+            made["routing"] = {"admission": {"deadline_s": 20, "weights": {"a": 2}}}
+            made["models"].append({"name": "more", "adapter_of": "demo"})
+            await gateway.worker.stage(json.dumps(made).encode(), str(tmp_path / "headrace.yaml"))
+            gateway.worker.commit()
+            answers = [await client.answer() for client in clients]
+            for client in clients:
+                client.close()
+    assert [(answer.status, answer.complete) for answer in answers] == [(200, True)] * 3
+
+
 async def test_an_adapter_is_served_by_its_models_replicas_under_its_own_name(
     tmp_path: Path,
 ) -> None:
