@@ -311,3 +311,22 @@ async def test_a_total_bound_ends_even_a_stream_that_flows() -> None:
     error = await s.outcome()
     assert isinstance(error, UpstreamTimeout)
     assert error.phase == "total"
+
+
+@pytest.mark.parametrize(
+    ("factor", "predicted_s", "patience_s"), [(5, 1, 10), (5, 30, 150), (0, 9, 10)]
+)
+async def test_a_first_token_may_take_as_long_as_it_was_predicted_to(
+    factor: float, predicted_s: float, patience_s: float
+) -> None:
+    timeouts = Timeouts(first_token_s=10.0, first_token_factor=factor)
+    relay = Relay(
+        FakeExchange(request()),
+        stream=True,
+        strip_usage=False,
+        own_headers=[],
+        on_first_event=lambda now: None,
+        timeouts=timeouts,
+        predicted_s=predicted_s,
+    )
+    assert relay.deadline_at - relay.now() == pytest.approx(patience_s, abs=1.0)
