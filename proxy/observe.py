@@ -205,8 +205,8 @@ class _ModelMeters:
             if (first_token_s := spent.get("first_token")) is not None:
                 self._overhead.observe(ttft_ms / 1e3 - first_token_s)
         output = record.completion_tokens
-        if output is not None and output > 1 and record.stream and record.relay_ms is not None:
-            self._tpot.observe(record.relay_ms / 1e3 / (output - 1))
+        if output is not None and output > 1 and record.stream and "relay" in spent:
+            self._tpot.observe(spent["relay"] / (output - 1))
         if record.prompt_tokens:
             self._prompt.inc(record.prompt_tokens)
         if record.cached_tokens:
