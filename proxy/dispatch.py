@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -109,6 +110,12 @@ def _in_time(delivery: Delivery, left_s: float, lease: Lease) -> Sequence[Header
             retry_after_s=late_s,
         )
     return [*delivery.headers, (b"x-headrace-budget-ms", b"%d" % max(left_s * 1e3, 0))]
+
+
+def _all_timings(record: AccessRecord, now: Clock) -> bytes:
+    """A comment for the end of a stream (SSE section 9.2.6): what each phase took, to the last."""
+    record.enter("relay", now())
+    return b": server-timing " + server_timing(record.spent or {}) + b"\n\n"
 
 
 class Dispatcher:
@@ -254,6 +261,8 @@ class Dispatcher:
             raw=delivery.raw,
             predicted_s=lease.predicted_first_token_s,
         )
+        if delivery.stream and exchange.request.header(b"x-headrace-timing") == b"full":
+            relay.last_words = partial(_all_timings, record, self._now)
         delivery.relay = relay
         self._watchdog.add(relay)
         try:

@@ -103,6 +103,7 @@ class Relay:
         "deadline_at",
         "first_events_at",
         "heartbeat_at",
+        "last_words",
         "now",
         "on_body",
         "seeking",
@@ -150,6 +151,7 @@ class Relay:
         self.heartbeat_at = now + timeouts.heartbeat_s
         self.committed = False
         self.first_events_at: float | None = None
+        self.last_words: Callable[[], bytes] | None = None
         self.status = 0
 
     def __repr__(self) -> str:
@@ -292,7 +294,7 @@ class Relay:
     def deliver(self, data: bytes) -> None:
         """The last bytes of a complete answer: the exchange is over for the client. The relay
         ends when the replica's framing does, so that its connection can be used again."""
-        self._exchange.finish(data)
+        self._exchange.finish(data if self.last_words is None else data + self.last_words())
         self._delivered = True
         self.on_body = _ignore
         self.deadline_at = self.now() + _FRAMING_S

@@ -46,8 +46,13 @@ async def test_an_answer_says_what_came_before_its_first_byte(tmp_path: Path) ->
         client = await Client.open(gateway.port)
         unasked = await client.ask(chat(max_tokens=3))
         answer = await client.ask(chat(max_tokens=3), headers={"X-Headrace-Timing": "1"})
+        full = await client.ask(chat(max_tokens=3), headers={"X-Headrace-Timing": "full"})
         client.close()
     assert "server-timing" not in unasked.headers
+    last = full.body.rsplit(b"\n\n", 2)[-2].decode()
+    assert last.startswith(": server-timing head;dur=")
+    assert "relay;dur=" in last
+    assert full.text == answer.text == unasked.text
     parts = dict(part.split(";dur=") for part in answer.headers["server-timing"].split(", "))
     assert list(parts) == [p for p in PHASES if p in parts]
     assert {"head", "gate", "auth", "tokenize", "route", "first_token"} <= parts.keys()
