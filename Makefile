@@ -31,7 +31,7 @@ demo: $(STAMP) ## run the whole gateway against two fake replicas
 test: test-unit ## run the tests: those of single modules, then the others, which wait a lot
 	$(BIN)/python -m pytest -n 4 --dist=worksteal $(addprefix --ignore=,$(UNIT))
 
-test-unit: $(STAMP) ## run the tests of single modules alone: no sockets, under ten seconds
+test-unit: $(STAMP) ## run the tests of single modules alone: no sockets, 25 seconds
 	$(BIN)/python -m pytest -n 2 --dist=worksteal $(UNIT)
 
 test-vllm: $(STAMP) $(VLLM)/.installed ## run the tests before two real vLLM replicas (CPU; 2.4 GB, ten minutes)
