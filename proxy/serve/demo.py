@@ -43,8 +43,10 @@ def main(arguments: argparse.Namespace) -> int:
 async def _run(folder: Path, *, once: bool, port: int) -> int:
     task = asyncio.current_task()
     assert task is not None
-    # As asyncio.run does for SIGINT: at any moment, and so that all is given back.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    # At any moment, and so that all is given back. What asyncio.run does for SIGINT it leaves out
+    # where that was ignored before, as for a shell's job in the background.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     place = make_place(folder, port)
     async with running(place) as gateway:
         token = place.issuer.token("acme", plan="gold")

@@ -23,8 +23,10 @@ START_S = 30.0
 
 @asynccontextmanager
 async def demo(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Its temporary files go to `folder`."""
+    """Its temporary files go to `folder`. It is started with SIGINT ignored, as scripts start what
+    is to run in the background."""
     process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", 'trap "" INT; exec "$@"', "sh"),
         *(sys.executable, "-m", "proxy.serve", "demo", *arguments),
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(folder)},
