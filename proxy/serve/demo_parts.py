@@ -42,6 +42,7 @@ DRAIN_S = 1.0
 """How long an interrupt waits for streams."""
 _CHILD_STOP_S = 5.0
 _START_S = 20.0
+_LONGEST_SOCKET_PATH = 107
 _MODEL_FILES = Path(loadtest.__file__).parent / "demo_model"
 
 
@@ -179,6 +180,8 @@ async def _replica(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
 async def _valkey(folder: Path) -> AsyncIterator[str]:
     """An embedded Valkey on a Unix socket, without persistence; yields its URL."""
     path = folder / "valkey.sock"
+    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+        raise ConfigError(f"{path} is too long for a socket; set TMPDIR to a shorter folder")
     options = ["--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"]
     options += ["--dir", str(folder), "--loglevel", "warning"]
     binary = str(valkey.get_binary_path())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from core.errors import ConfigError
 from proxy.serve import demo_parts
 from proxy.serve.config import load_config, warnings
 from proxy.serve.demo_parts import MODEL, configuration, make_place
@@ -34,3 +35,9 @@ def test_the_configuration_is_valid_and_has_every_feature_on(tmp_path: Path) -> 
 def test_a_port_may_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_parts, "Issuer", lambda *_: None)  # an RSA key takes long to make
     assert make_place(tmp_path, 18_443).port == 18_443
+
+
+async def test_a_folder_that_is_too_long_for_a_socket_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"xx/valkey.sock is too long .* set TMPDIR to a shorter"):
+        async with demo_parts._valkey(Path("/") / ("x" * 95)):
+            pass
