@@ -1,7 +1,7 @@
 """One client connection of the fake replica: HTTP/1.1 in, bytes out. Performs (owns the transport).
 
-Like uvicorn it answers `Expect: 100-continue`, keeps a connection alive for some seconds and serves
-pipelined requests one after the other.
+Like uvicorn it answers `Expect: 100-continue`, keeps a connection alive for some seconds after an
+answer (before the first request for ever) and serves pipelined requests one after the other.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self._application.connections.add(self)
-        self._arm_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm_idle()

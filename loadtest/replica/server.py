@@ -158,7 +158,7 @@ class FakeReplica:
         self.stop_listening()
         self.reset_connections()
 
-    async def wait_for(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async def wait_for(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         """Wait until `condition` holds; it is asked whenever something changes. TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while not condition():

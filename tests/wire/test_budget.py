@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
-from client import Client, chat
+from client import Client, ask, chat
 from running import InProcess, base_config, free_port
 
 from loadtest.replica import FakeReplica
+from proxy.serve import budget
 from proxy.serve.__main__ import main
 
-TIER = {"total_ms": 5000, "gateway_ms": 4000, "first_token_ms": 150, "first_tokens_ms": 4000}
+# Far from what a slow machine needs, but for what the replica is told to be late with.
+TIER = {
+    "total_ms": 60_000,
+    "gateway_ms": 60_000,
+    "first_token_ms": 1500,
+    "first_tokens_ms": 60_000,
+}
 
 
-async def test_a_phase_that_became_slow_is_named(tmp_path: Path, capsys: Any) -> None:
+class Pause:
+    """In place of `time` for the command: it waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.began, self.over = threading.Event(), threading.Event()
+
+    def sleep(self, _: float) -> None:
+        self.began.set()
+        assert self.over.wait(60)
+
+
+async def test_a_phase_that_became_slow_is_named(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "access.jsonl"
+    pause = Pause()
+    monkeypatch.setattr(budget, "time", pause)
     async with FakeReplica(prefill_base_ms=0, token_ms=0) as replica:
         document = base_config(
             [replica.url],
@@ -40,10 +64,11 @@ async def test_a_phase_that_became_slow_is_named(tmp_path: Path, capsys: Any) ->
             for _ in range(10):
                 await client.ask(chat(max_tokens=12))
             assert "OVER" not in (await command("--all")).split("Milliseconds")[0]
-            watching = asyncio.ensure_future(command("--seconds", "1.5"))
-            await asyncio.sleep(0.3)
-            for _ in range(2):
-                await client.ask(chat(max_tokens=12, user="fake:slow_head=0.2"))
+            watching = asyncio.ensure_future(command())
+            assert await asyncio.to_thread(pause.began.wait, 60)
+            slow = chat(max_tokens=12, user="fake:slow_head=1.6")
+            await asyncio.gather(*[ask(gateway.port, slow) for _ in range(2)])
+            pause.over.set()
             lines = (await watching).splitlines()
             client.close()
     over = [line.split()[:2] for line in lines if line.endswith("OVER")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import yaml
 from client import Client, ask, chat
-from running import InProcess, base_config, free_port
+from running import InProcess, base_config, eventually, free_port
 
 from loadtest.replica import FakeReplica
 from proxy.serve.__main__ import main
@@ -17,18 +19,17 @@ from proxy.serve.__main__ import main
 CANARY = "zanzibar-canary"
 
 
-async def feed(port: int, events: int) -> list[dict[str, Any]]:
+async def feed(port: int) -> AsyncIterator[dict[str, Any]]:
+    """Its documents, until the gateway ends it."""
     client = await Client.open(port)
-    client.send(b"", method="GET", path="/live")
-    answer = await client.head()
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    found = []
-    while len(found) < events:
-        if not (chunk := await client.chunk()):
-            break
-        found.append(json.loads(chunk.removeprefix(b"data: ")))
-    client.close()
-    return found
+    try:
+        client.send(b"", method="GET", path="/live")
+        answer = await client.head()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        while chunk := await client.chunk():
+            yield json.loads(chunk.removeprefix(b"data: "))
+    finally:
+        client.close()
 
 
 async def test_the_feed_shows_what_happens(tmp_path: Path) -> None:
@@ -38,12 +39,15 @@ async def test_the_feed_shows_what_happens(tmp_path: Path) -> None:
             admin={"address": f"127.0.0.1:{free_port()}"},
             budgets={"default": "chat"},
         )
-        async with InProcess(document, tmp_path) as gateway:
-            watching = asyncio.ensure_future(feed(gateway.admin_port, 2))
-            await asyncio.sleep(0.2)
+        async with (
+            InProcess(document, tmp_path) as gateway,
+            aclosing(feed(gateway.admin_port)) as seen,
+        ):
+            before = after = await anext(seen)
             await ask(gateway.port, chat(CANARY, max_tokens=5))
             await ask(gateway.port, chat(CANARY, model="none"))
-            before, after = await watching
+            while len(after["recent"]) < 2:
+                after = await anext(seen)
     assert (before["ready"], before["workers"]) == (True, 1)
     assert before["traffic"]["requests_per_s"] == 0
     assert before["recent"] == []
@@ -67,7 +71,11 @@ async def test_the_same_figures_in_a_terminal(tmp_path: Path, capsys: Any) -> No
             assert await asyncio.to_thread(main, ["top", "-c", str(path), "--once"]) == 0
             shown: str = capsys.readouterr().out
             watching = asyncio.ensure_future(asyncio.to_thread(main, ["top", "-c", str(path)]))
-            await asyncio.sleep(0.2)
+
+            async def looking() -> bool:
+                return "r0" in capsys.readouterr().out
+
+            await eventually(looking)
         assert await watching == 1
     assert shown.startswith("headrace  ready")
     assert "r0" in shown
@@ -89,6 +97,7 @@ async def test_the_gateway_ends_while_somebody_is_looking(tmp_path: Path) -> Non
     async with FakeReplica() as replica:
         document = base_config([replica.url], admin={"address": f"127.0.0.1:{free_port()}"})
         async with InProcess(document, tmp_path) as gateway:
-            watching = asyncio.ensure_future(feed(gateway.admin_port, 1000))
-            await asyncio.sleep(0.2)
-        assert len(await watching) >= 1
+            seen = feed(gateway.admin_port)
+            await anext(seen)
+        async for _ in seen:
+            pass  # it ends
