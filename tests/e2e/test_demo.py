@@ -9,25 +9,16 @@ import re
 import signal
 import ssl
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import orjson
-import pytest
 from client import Client, chat, events
 from running import ROOT
 
 START_S = 60.0
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Not pytest's: the path of a Unix socket may have 107 bytes only."""
-    with tempfile.TemporaryDirectory(prefix="d-") as path:
-        yield Path(path)
 
 
 @asynccontextmanager
@@ -68,8 +59,8 @@ def assert_nothing_left(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-async def test_once_asks_one_question_and_leaves_nothing(folder: Path) -> None:
-    async with demo(folder, "--once") as process:
+async def test_once_asks_one_question_and_leaves_nothing(tmp_path: Path) -> None:
+    async with demo(tmp_path, "--once") as process:
         out, err = await asyncio.wait_for(process.communicate(), START_S)
         assert process.returncode == 0, err
         assert b"Traceback" not in err
@@ -83,11 +74,11 @@ async def test_once_asks_one_question_and_leaves_nothing(folder: Path) -> None:
     assert list(times) == ["auth", "tokenize", "reserve", "route", "connect", "first_token"]
     assert times["first_token"] > 20  # the replica's own 20 ms
     assert all(milliseconds > 0 for milliseconds in times.values())
-    assert_nothing_left(folder)
+    assert_nothing_left(tmp_path)
 
 
-async def test_it_serves_what_it_prints_until_interrupted(folder: Path) -> None:
-    async with demo(folder) as process:
+async def test_it_serves_what_it_prints_until_interrupted(tmp_path: Path) -> None:
+    async with demo(tmp_path) as process:
         assert process.stdout is not None
         said = (
             await asyncio.wait_for(process.stdout.readuntil(b"as they end:\n\n"), START_S)
@@ -124,14 +115,14 @@ async def test_it_serves_what_it_prints_until_interrupted(folder: Path) -> None:
         assert process.returncode == 0
         assert time.monotonic() - interrupted_at < 30  # of the 60
         assert b"Traceback" not in err
-    assert_nothing_left(folder)
+    assert_nothing_left(tmp_path)
 
 
-async def test_an_interrupted_start_leaves_nothing(folder: Path) -> None:
-    async with demo(folder) as process:
+async def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
+    async with demo(tmp_path) as process:
 
         async def started() -> None:
-            while not any("loadtest replica" in line for line in processes_of(folder)):
+            while not any("loadtest replica" in line for line in processes_of(tmp_path)):
                 assert process.returncode is None
                 await asyncio.sleep(0.02)
 
@@ -140,4 +131,4 @@ async def test_an_interrupted_start_leaves_nothing(folder: Path) -> None:
         _, err = await asyncio.wait_for(process.communicate(), START_S)
         assert process.returncode == 0
         assert b"Traceback" not in err
-    assert_nothing_left(folder)
+    assert_nothing_left(tmp_path)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from client import Answer, Client, ask, chat
-from running import ROOT, Process, base_config, eventually, metric
+from running import NEVER_TOO_BUSY, ROOT, Process, base_config, eventually, metric
 
 from loadtest.replica import FakeReplica
 
@@ -33,7 +33,7 @@ def test_with_too_few_descriptors_it_says_so_and_ends(tmp_path: Path, limit: int
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
     )
@@ -49,7 +49,7 @@ async def serving(**overload: Any) -> AsyncIterator[Process]:
         quiet = {"active_health": False, "metrics": "off", "pool": {"warm": 0}}
         document = base_config([replica.url], upstream=quiet)
         document["replicas"][0]["kv_events"] = "off"
-        document["listen"]["overload"] = overload
+        document["listen"]["overload"] = {**NEVER_TOO_BUSY, **overload}
         with Process(document) as gateway:
             yield gateway
 
@@ -119,7 +119,7 @@ async def test_without_descriptors_connections_wait_and_streams_go_on() -> None:
 
 async def test_too_many_descriptors_in_use_shed_load_and_recovery_ends_that() -> None:
     thresholds = {"close": 0.5, "refuse": 0.6, "pause": 0.99}
-    async with serving(descriptors=thresholds, memory="off", loop_lag_s="off") as gateway:
+    async with serving(descriptors=thresholds) as gateway:
         [worker] = gateway.workers
 
         async def answer(path: str) -> Answer:

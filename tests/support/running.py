@@ -38,6 +38,8 @@ from proxy.serve.throwaway import CertificateFiles, Issuer, make_certificate
 ROOT = Path(proxy.__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 AUDIENCE = "headrace-test"
+NEVER_TOO_BUSY = {"memory": "off", "loop_lag_s": "off"}
+"""For `listen.overload`: the tests are part of what the machine has to do."""
 
 Document = dict[str, Any]
 
@@ -45,7 +47,12 @@ Document = dict[str, Any]
 def base_config(replicas: Sequence[str], **sections: Any) -> Document:
     """No TLS, no authentication, one model with the demo's tokenizer; `sections` replace."""
     document: Document = {
-        "listen": {"addresses": ["127.0.0.1:0"], "tls": "off", "health_path": "/healthz"},
+        "listen": {
+            "addresses": ["127.0.0.1:0"],
+            "tls": "off",
+            "health_path": "/healthz",
+            "overload": NEVER_TOO_BUSY,
+        },
         "auth": "none",
         "workers": 1,
         "models": [

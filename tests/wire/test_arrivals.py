@@ -16,7 +16,7 @@ import pytest
 from client import Client, ask, chat
 from http2_client import CHAT, Http2Client
 from http2_frames import PREFACE, settings
-from running import Identity, InProcess, eventually
+from running import NEVER_TOO_BUSY, Identity, InProcess, eventually
 
 from loadtest.replica import FakeReplica
 from proxy.listen.proxy_protocol import SIGNATURE
@@ -42,6 +42,7 @@ async def serving(
                 "addresses": ["127.0.0.1:0"],
                 "tls": identity.tls if identity else "off",
                 "health_path": "/healthz",
+                "overload": NEVER_TOO_BUSY,
                 **listen,
             },
             "auth": "none",
