@@ -56,6 +56,7 @@ class Steps(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._received = bytearray()
         self._came = asyncio.Event()
+        self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -65,6 +66,9 @@ class Steps(asyncio.Protocol):
         self._received += data
         self._came.set()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
     @property
     def asked(self) -> bool:
         return self._received.startswith(b"POST ")
@@ -73,7 +77,7 @@ class Steps(asyncio.Protocol):
         while not self._received.endswith(end):
             self._came.clear()
             try:
-                await asyncio.wait_for(self._came.wait(), 2)
+                await asyncio.wait_for(self._came.wait(), 30)
             except TimeoutError:
                 raise AssertionError(f"only {bytes(self._received)!r} came") from None
         received = bytes(self._received)
@@ -163,6 +167,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
                 await bench.exchange(2)
             yield bench
             client.transport.close()
+            await client.lost.wait()
+        for each in replicas:
+            await each.lost.wait()
 
 
 async def test_an_exchange_keeps_to_its_budget(bench: Bench) -> None:

@@ -227,7 +227,7 @@ async def test_abort_closes_at_the_replica() -> None:
         connection, answer = await client.begin()
         await answer.started.wait()
         connection.abort()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
             await left.wait()
         assert not answer.done.done()
 
@@ -252,7 +252,8 @@ async def test_a_thousand_aborted_exchanges_leave_no_socket() -> None:
             await asyncio.gather(*(cycle(start + n) for n in range(50)))
         await until(lambda: client.pool.open_connections() == 0 and server.open == 0)
         assert client.connects("ok") == 1000
-        assert len(os.listdir("/proc/self/fd")) <= before
+        # A transport gives its socket up in a later pass of the loop.
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 @on_both_loops
@@ -314,9 +315,9 @@ async def test_a_cancelled_connect_leaves_nothing() -> None:
         await asyncio.wait([task])
         assert task.cancelled()
         assert client.pool.open_connections() == 0
-        await until(lambda: len(os.listdir("/proc/self/fd")) == inside)
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= inside)
         assert client.connects("cancelled") == 1
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @on_both_loops
@@ -361,7 +362,8 @@ async def test_warm_connections_are_kept_and_counted() -> None:
     async with serving(keep_answering) as server:
         async with using(server, pool=PoolConfig(warm=2)) as client:
             await client.pool.start()
-            await until(lambda: client.pool.open_connections() == 2)
+            await until(lambda: client.connects("ok") == 2)
+            assert client.pool.open_connections() == 2
             connection, _ = await client.ask()
             assert not connection.reused
             assert server.accepted == 2
@@ -407,7 +409,7 @@ async def test_silent_streams_of_a_refusing_replica_fail_and_flowing_ones_do_not
         before = client.pool.activity("r")
         client.pool.refused("r")
         with pytest.raises(UpstreamReset) as caught:
-            await asyncio.wait_for(silent.done, 2)
+            await asyncio.wait_for(silent.done, 20)
         assert caught.value.answered
         assert not answer.done.done()
         assert client.pool.activity("r") > before
