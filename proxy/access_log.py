@@ -16,7 +16,7 @@ import msgspec
 
 from core.metrics import Metrics
 from proxy.line_sink import LINE_BYTES, LineSink
-from proxy.phases import PHASES
+from proxy.phases import PHASES, spent_in
 
 FLUSH_S = 0.05
 FLUSH_RECORDS = 64
@@ -26,6 +26,7 @@ _SECONDS = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
+_OVERHEAD_SECONDS = (0.0001, *_SECONDS[2:14])
 _CUTS = (256, 11)
 """Characters kept of each text when a line is too long: the second always fits."""
 
@@ -42,8 +43,9 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     what it counts and for whom, `retry_after_ms` how long the client was told to wait;
     `shadow_refusals` are the rules that would have refused. `over_budget` are the parts
     that took longer than the `tier` allows. `trace` (a `proxy.tracing.trace.Trace`, if it is
-    traced), `spent` and the `*_at` are of the running clock, in seconds, and unset again when it
-    has stopped; `spent` only when it was counted.
+    traced) and the `*_at` are unset again when the exchange ends. `trail` are the phases with the
+    instants at which they began, and the end: only written down while an exchange runs, worded and
+    counted for many at a time, and then unset.
     """
 
     request_id: str
@@ -99,40 +101,27 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     over_budget: list[str] | None = None
     trace_id: str | None = None
     trace: Any = None
-    spent: dict[str, float] | None = None
+    trail: list[tuple[str, float]] = []
     first_event_at: float | None = None
     first_events_at: float | None = None
-    entered_at: float = 0.0
 
     def enter(self, phase: str, now: float) -> None:
         """`phase` begins at `now`, and the one before it ends."""
-        spent = self.spent
-        if spent is None:
-            self.spent = {}
-        elif before := self.phase:
-            spent[before] = spent.get(before, 0.0) + now - self.entered_at
         self.phase = phase
-        self.entered_at = now
-        if self.trace is not None:
-            self.trace.trail.append((phase, now))
+        self.trail.append((phase, now))
 
-    def leave(self, now: float) -> dict[str, float]:
-        """The exchange ends: what each phase took, in seconds."""
-        spent, last = self.spent, self.phase
-        if spent is None:
-            spent = self.spent = {}
-        elif last is not None:
-            spent[last] = spent.get(last, 0.0) + now - self.entered_at
+    def leave(self, now: float) -> None:
+        """The exchange ends."""
+        self.trail.append(("", now))
         self.trace = self.first_event_at = self.first_events_at = None
-        self.entered_at = 0.0
-        return spent
 
-    def word_phases(self) -> None:
-        """Put what each phase took into the fields."""
-        if self.spent is not None:
-            for phase, seconds in self.spent.items():
-                # As `milliseconds`, written out: there are ten for each request.
-                setattr(self, _FIELDS[phase], int(seconds * 1e6) / 1e3)
+    def word_phases(self) -> dict[str, float]:
+        """Put what each phase took into the fields; returned in seconds."""
+        spent = spent_in(self.trail)
+        for phase, seconds in spent.items():
+            # As `milliseconds`, written out: there are ten for each request.
+            setattr(self, _FIELDS[phase], int(seconds * 1e6) / 1e3)
+        return spent
 
 
 _FIELDS = {phase: phase + "_ms" for phase in PHASES}
@@ -255,6 +244,11 @@ class AccessLog(RecordLog):
             ("phase",),
         )
         self._phases = {phase: phases.labels(phase) for phase in PHASES}
+        self._overhead = metrics.histogram(
+            "headrace_gateway_seconds",
+            "From the first byte of the request to the request being sent upstream",
+            _OVERHEAD_SECONDS,
+        ).labels()
         if target == OFF:
             super().__init__(_Nowhere(), _no_line, FLUSH_S, wall)
         else:
@@ -262,15 +256,20 @@ class AccessLog(RecordLog):
 
     def flush(self) -> None:
         taken: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        overheads: list[float] = []
         for record in self._waiting:
-            record.word_phases()
-            spent, record.spent = record.spent, None
-            if spent is not None and record.model is not None:
+            spent = record.word_phases()
+            record.trail = []
+            if record.model is not None:
                 for phase, seconds in spent.items():
                     taken[phase].append(seconds)
+                if record.ttft_ms is not None and "first_token" in spent:
+                    overheads.append(record.ttft_ms / 1e3 - spent["first_token"])
         for phase, values in taken.items():
             if values:
                 self._phases[phase].observe_all(values)
+        if overheads:
+            self._overhead.observe_all(overheads)
         super().flush()
 
 

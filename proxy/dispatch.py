@@ -25,7 +25,7 @@ from proxy.access_log import AccessRecord, milliseconds
 from proxy.delivery import Delivery, TokenEstimates
 from proxy.flow import Watchdog
 from proxy.headers import with_traceparent
-from proxy.phases import server_timing
+from proxy.phases import server_timing, spent_in
 from proxy.prefills import Prefills
 from proxy.relay import Relay, RelayTimeouts, Upstream
 from proxy.turns import LARGE_BYTES, next_pass
@@ -115,7 +115,7 @@ def _in_time(delivery: Delivery, left_s: float, lease: Lease) -> Sequence[Header
 def _all_timings(record: AccessRecord, now: Clock) -> bytes:
     """A comment for the end of a stream (SSE section 9.2.6): what each phase took, to the last."""
     record.enter("relay", now())
-    return b": server-timing " + server_timing(record.spent or {}) + b"\n\n"
+    return b": server-timing " + server_timing(spent_in(record.trail)) + b"\n\n"
 
 
 class Dispatcher:
@@ -245,7 +245,7 @@ class Dispatcher:
             if delivery.explained:
                 own_headers.append((b"x-headrace-route", lease.explain().encode("utf-8")))
             if self._tells_timing(exchange):
-                own_headers.append((b"server-timing", server_timing(record.spent or {})))
+                own_headers.append((b"server-timing", server_timing(spent_in(record.trail))))
             record.ttft_ms = milliseconds(now - exchange.request.received_at)
             record.first_event_at = now
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from core.clock import Clock
 from core.errors import GatewayError
 from core.exchange import Exchange, Request
@@ -12,6 +10,7 @@ from proxy.access_log import AccessLog, AccessRecord, milliseconds
 from proxy.budgets.config import BudgetsConfig
 from proxy.budgets.judge import Budgets, declared_s
 from proxy.budgets.meters import BudgetMeters
+from proxy.phases import spent_in
 from proxy.recent import RecentRow
 from proxy.tracing.tracer import Tracer
 from proxy.usage import UsageLog
@@ -62,11 +61,6 @@ class Observer:
             (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.033, 0.05, 0.1, 0.25, 1.0),
             ("model",),
         )
-        self._overhead = metrics.histogram(
-            "headrace_gateway_seconds",
-            "From the first byte of the request to the request being sent upstream",
-            (0.0001, 0.00025, 0.0005, *_SECONDS[:10]),
-        ).labels()
         self._tokens = metrics.counter(
             "headrace_tokens_total", "Tokens by model and kind", ("model", "kind")
         )
@@ -89,8 +83,8 @@ class Observer:
         )
         received_at, complete_at = request.received_at, request.complete_at or self._now()
         head_at = request.head_at or complete_at
-        record.spent = {"head": head_at - received_at, "body": complete_at - head_at}
-        record.phase, record.entered_at = "gate", complete_at
+        record.trail = [("head", received_at), ("body", head_at), ("gate", complete_at)]
+        record.phase = "gate"
         if self.tracer is not None and (trace := self.tracer.begin(request)) is not None:
             record.trace, record.trace_id = trace, f"{trace.trace_id:032x}"
         return record
@@ -100,11 +94,11 @@ class Observer:
         self._in_flight.dec()
         record.bytes_sent = exchange.bytes_sent
         record.total_ms = milliseconds(now - exchange.request.received_at)
-        trace = record.trace
-        first_tokens_s = _first_tokens_s(record, now)
-        spent = record.leave(now)
+        trace, first_at = record.trace, record.first_event_at
+        first_tokens_s = None if first_at is None else (record.first_events_at or now) - first_at
+        record.leave(now)
         if self.budgets is not None and record.model is not None:
-            self._judge(self.budgets, exchange.request, record, spent, first_tokens_s)
+            self._judge(self.budgets, exchange.request, record, first_tokens_s)
         key = (record.route, record.status)
         counter = self._by_route.get(key)
         if counter is None:
@@ -119,9 +113,8 @@ class Observer:
             meters = self._by_model.get(record.model)
             if meters is None:
                 meters = self._by_model[record.model] = self._meters_of(record.model)
-            meters.observe(record, spent)
+            meters.observe(record, None if first_at is None else now - first_at)
         if self.tracer is not None and trace is not None:
-            record.word_phases()
             record.word_phases()
             self.tracer.end(trace, exchange.request, record, now)
         if self._recent is not None:
@@ -135,13 +128,12 @@ class Observer:
         budgets: Budgets,
         request: Request,
         record: AccessRecord,
-        spent: Mapping[str, float],
         first_tokens_s: float | None,
     ) -> None:
         tier = budgets.tier_of(request, record.tenant, record.model)
         if tier is None:
             return
-        context_s = declared_s(request)
+        context_s, spent = declared_s(request), spent_in(record.trail)
         judgement = budgets.judge(tier, spent, context_s=context_s, first_tokens_s=first_tokens_s)
         record.tier = tier
         record.over_budget = list(judgement.over) or None
@@ -160,37 +152,28 @@ class Observer:
         return _ModelMeters(
             ttft=self._ttft.labels(model),
             tpot=self._tpot.labels(model),
-            overhead=self._overhead,
             prompt=tokens.labels(model, "prompt"),
             cached=tokens.labels(model, "cached"),
             completion=tokens.labels(model, "completion"),
         )
 
 
-def _first_tokens_s(record: AccessRecord, now: float) -> float | None:
-    """From the first event to the tenth, or to the end of a shorter answer."""
-    first_at = record.first_event_at
-    return None if first_at is None else (record.first_events_at or now) - first_at
-
-
 class _ModelMeters:
     """The metrics of one model, bound once."""
 
-    __slots__ = ("_cached", "_completion", "_overhead", "_prompt", "_tpot", "_ttft")
+    __slots__ = ("_cached", "_completion", "_prompt", "_tpot", "_ttft")
 
     def __init__(
         self,
         *,
         ttft: Histogram,
         tpot: Histogram,
-        overhead: Histogram,
         prompt: Counter,
         cached: Counter,
         completion: Counter,
     ) -> None:
         self._ttft = ttft
         self._tpot = tpot
-        self._overhead = overhead
         self._prompt = prompt
         self._cached = cached
         self._completion = completion
@@ -198,15 +181,13 @@ class _ModelMeters:
     def __repr__(self) -> str:
         return f"<_ModelMeters {self._ttft!r}>"
 
-    def observe(self, record: AccessRecord, spent: Mapping[str, float]) -> None:
-        ttft_ms = record.ttft_ms
-        if ttft_ms is not None:
-            self._ttft.observe(ttft_ms / 1e3)
-            if (first_token_s := spent.get("first_token")) is not None:
-                self._overhead.observe(ttft_ms / 1e3 - first_token_s)
+    def observe(self, record: AccessRecord, relay_s: float | None) -> None:
+        """`relay_s`: from the first event to the end, where there was one."""
+        if record.ttft_ms is not None:
+            self._ttft.observe(record.ttft_ms / 1e3)
         output = record.completion_tokens
-        if output is not None and output > 1 and record.stream and "relay" in spent:
-            self._tpot.observe(spent["relay"] / (output - 1))
+        if output is not None and output > 1 and record.stream and relay_s is not None:
+            self._tpot.observe(relay_s / (output - 1))
         if record.prompt_tokens:
             self._prompt.inc(record.prompt_tokens)
         if record.cached_tokens:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 PHASES = (
     "head",
@@ -29,6 +30,15 @@ OWN = tuple(phase for phase in PHASES if phase not in ("head", "body", "first_to
 # Our own phases are short as a rule, and to word a float takes long.
 _WORDED = 2000
 _WORDS = tuple(f";dur={hundredths / 100:.2f}" for hundredths in range(_WORDED))
+
+
+def spent_in(trail: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Seconds by phase, of phases with the instants at which they began. The last one has not
+    ended."""
+    spent: dict[str, float] = {}
+    for (phase, at), (_, until) in pairwise(trail):
+        spent[phase] = spent.get(phase, 0.0) + until - at
+    return spent
 
 
 def server_timing(spent: Mapping[str, float]) -> bytes:

@@ -69,9 +69,9 @@ class RecentRow:
         if record.time is None:
             record.time = datetime.now(UTC)
         record.word_phases()
-        spent, record.spent = record.spent, None  # still to be counted
+        trail, record.trail = record.trail, []  # still to be counted
         line = line_of(record)
-        record.spent = spent
+        record.trail = trail
         length = len(line)
         if length > PLACE_BYTES - _LENGTH_BYTES:
             return

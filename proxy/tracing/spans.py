@@ -68,13 +68,7 @@ class SpanMaker:
             attributes=_server_attributes(request, record),
             status=status,
         )
-        trail = [
-            ("head", begun_at),
-            ("body", request.head_at or request.complete_at),
-            ("gate", request.complete_at),
-            *trace.trail,
-            ("", ended_at),
-        ]
+        trail = record.trail
         for (phase, at), (_, until) in pairwise(trail):
             if phase in PHASES:
                 yield self._span(trace, phase, at, until, parent_id=trace.span_id)

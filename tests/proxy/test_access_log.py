@@ -165,14 +165,15 @@ async def test_phases_are_counted_with_the_line(
     target: str, tmp_path: Path, metrics: Metrics
 ) -> None:
     log = AccessLog(target if target == "off" else str(tmp_path / target), metrics)
-    spent = {"auth": 0.0002, "relay": 0.5}
+    trail = [("auth", 1.0), ("first_token", 1.25), ("relay", 1.5), ("", 2.0)]
     for model in ("demo", None):
-        log.write(AccessRecord(request_id="r", model=model, spent=dict(spent)))
+        log.write(AccessRecord(request_id="r", model=model, ttft_ms=500.0, trail=trail))
     assert metrics.value("headrace_phase_seconds", "auth") == 0
     log.flush()
     assert metrics.value("headrace_phase_seconds", "auth") == 1
     assert metrics.value("headrace_phase_seconds", "relay") == 1
+    assert metrics.value("headrace_gateway_seconds") == 1
     log.close()
     if target == "log":
         line = lines(tmp_path)[0]
-        assert (line["auth_ms"], line["relay_ms"], "spent" in line) == (0.2, 500.0, False)
+        assert (line["auth_ms"], line["relay_ms"], "trail" in line) == (250.0, 500.0, False)

@@ -42,12 +42,12 @@ def test_refusals_do_not_crowd_out_failures() -> None:
 def test_phases_are_in_what_is_kept_and_still_to_be_counted() -> None:
     board = RecentBoard(1)
     kept = record(1, "x")
-    kept.spent = {"auth": 0.25}
+    kept.trail = [("auth", 1.0), ("", 1.25)]
     board.for_worker(0).take(kept, 0.0)
     (found,) = board.read()
     assert found["auth_ms"] == 250.0
-    assert "spent" not in found
-    assert kept.spent == {"auth": 0.25}
+    assert "trail" not in found
+    assert kept.trail == [("auth", 1.0), ("", 1.25)]
 
 
 def test_old_ones_make_room() -> None:

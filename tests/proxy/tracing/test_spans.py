@@ -25,7 +25,8 @@ def spans_of(*phases: tuple[str, float], ended_at: float, **fields: Any) -> list
     )
     trace = Trace(request, lambda _: next(numbers))
     given: dict[str, Any] = {"route": ROUTE, "model": "m", "status": 200, "reason": "ok", **fields}
-    record = AccessRecord(request_id="r", method="POST", trace=trace, spent={}, **given)
+    record = AccessRecord(request_id="r", method="POST", trace=trace, **given)
+    record.trail = [("head", 10.0), ("body", 10.25), ("gate", 10.5)]
     for phase, at in phases:
         record.enter(phase, at)
     record.leave(ended_at)
