@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from backend.config import ReplicaConfig, UpstreamConfig
 from backend.target import RESULTS, Counts, Hold, Reads, Target, access_of
@@ -97,13 +98,13 @@ class Pool:
             await asyncio.wait([self._task])
             self._task = None
 
-    async def connect(self, replica_id: str, fresh: bool = False) -> Hold:
+    def connect(self, replica_id: str, fresh: bool = False) -> Coroutine[Any, Any, Hold]:
         """A connection, or a place on one, for one exchange; `fresh`: not one that served before.
 
         Raises UpstreamUnreachable, UpstreamTimeout or UpstreamProtocolError. A cancelled call
         leaves nothing open that is not of use to others.
         """
-        return await self._targets[replica_id].connect(fresh)
+        return self._targets[replica_id].connect(fresh)
 
     def stage(
         self,

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 Header = tuple[bytes, bytes]
 """Lower-case name and value, both without surrounding white space."""
 
@@ -26,8 +28,7 @@ class ClientCertificate:
     not_after: float
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct):
     """A complete request that passed the gate. `path` is without query, `headers` are without
     Content-Length; `received_at`, `head_at` and `complete_at` are monotonic seconds of the first
     byte, of the last one of the head, and of the last one of the body. `peer` is the client's

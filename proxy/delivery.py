@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from core.claim import NOBODY, Claim
 from core.exchange import Header
@@ -24,8 +25,7 @@ class TokenEstimates(Protocol):
     def tokens(self, model: str, events: int) -> int: ...
 
 
-@dataclass(slots=True)
-class Delivery:
+class Delivery(msgspec.Struct):
     """What is sent upstream, and what came of it. Token counts are the replica's own where it
     reported them; otherwise output is estimated from events, of which the first `empty_events` hold
     no content (a chat begins with the role alone, of each choice). `exclude`: replicas that are not
@@ -33,7 +33,7 @@ class Delivery:
     raises NotFound. `raw`: the answer is of any kind. `on_start` is told which replica answers.
     `first_token_by`: when it is due; with `refuse_late` it is not tried when it is predicted later.
     `begun`: the replica produced output. `usage_known`: it reported its counts. `relay`: the try
-    that is running."""
+    that is running. A `Struct` because it has many fields: it is made in a quarter of the time."""
 
     path: bytes
     headers: Sequence[Header]

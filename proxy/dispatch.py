@@ -229,12 +229,14 @@ class Dispatcher:
         body, cached_elsewhere = delivery.body, None
         if self._prefills is not None:
             record.enter("first_token", now)
-            model = lease.replica.model
-            body, cached_elsewhere = await self._prefills.prepare(model, delivery, lease, record)
+            body, cached_elsewhere = await self._prefills.prepare(
+                lease.replica.model, delivery, lease, record
+            )
             record.enter("connect", self._now())
         connection = await self._pool.connect(lease.replica.id, fresh)
         record.enter("first_token", self._now())
         own_headers = [*delivery.own_headers, *delivery.limit_headers]
+        asked = exchange.request.header(b"x-headrace-timing")
 
         def on_first_event(now: float) -> None:
             delivery.begun = True
@@ -244,7 +246,7 @@ class Dispatcher:
             record.enter("relay", now)
             if delivery.explained:
                 own_headers.append((b"x-headrace-route", lease.explain().encode("utf-8")))
-            if self._tells_timing(exchange):
+            if self._tells_timing(asked):
                 own_headers.append((b"server-timing", server_timing(spent_in(record.trail))))
             record.ttft_ms = milliseconds(now - exchange.request.received_at)
             record.first_event_at = now
@@ -261,7 +263,7 @@ class Dispatcher:
             raw=delivery.raw,
             predicted_s=lease.predicted_first_token_s,
         )
-        if delivery.stream and exchange.request.header(b"x-headrace-timing") == b"full":
+        if asked == b"full" and delivery.stream:
             relay.last_words = partial(_all_timings, record, self._now)
         delivery.relay = relay
         self._watchdog.add(relay)
@@ -285,11 +287,10 @@ class Dispatcher:
                     output_tokens=delivery.output_tokens,
                 )
 
-    def _tells_timing(self, exchange: Exchange) -> bool:
+    def _tells_timing(self, asked: bytes | None) -> bool:
+        """`asked`: the value of the client's header, if it has sent one."""
         when = self._server_timing
-        if when == "asked":
-            return exchange.request.header(b"x-headrace-timing") is not None
-        return when == "always"
+        return when == "always" or (asked is not None and when == "asked")
 
     def relayed_tokens(self, delivery: Delivery) -> int:
         """About how many tokens of output the client was sent so far."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from core.exchange import Header, Request
 
@@ -37,13 +39,24 @@ def with_traceparent(headers: Sequence[Header], traceparent: bytes) -> list[Head
     return [*others, (b"traceparent", traceparent)]
 
 
-def downstream_headers(upstream: Sequence[Header], own: Sequence[Header]) -> list[Header]:
-    """Headers for the client: what passes from the replica's, then the gateway's own."""
-    return [
-        *[header for header in upstream if header[0] in _RESPONSE_PASSED],
-        *_NOT_STORED,
-        *own,
-    ]
+class Response(NamedTuple):
+    """What is looked at of a replica's headers: `coding` and `content_type` in lower case and empty
+    when they are not there, and what passes to the client, with what the gateway always says."""
+
+    coding: bytes
+    content_type: bytes
+    passed: tuple[Header, ...]
+
+
+@lru_cache(maxsize=32)
+def read_response(headers: tuple[Header, ...]) -> Response:
+    """Remembered, because a replica's headers are the same until the second changes."""
+    passed = [header for header in headers if header[0] in _RESPONSE_PASSED]
+    return Response(
+        header_value(headers, b"content-encoding").lower(),
+        header_value(headers, b"content-type").lower(),
+        (*passed, *_NOT_STORED),
+    )
 
 
 def header_value(headers: Sequence[Header], name: bytes) -> bytes:

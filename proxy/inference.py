@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from core.errors import GatewayError
 from core.exchange import Exchange, Header
@@ -46,16 +46,15 @@ class Inference:
     def __repr__(self) -> str:
         return f"<Inference {self._services.variants}>"
 
-    async def answer(self, asked: Asked, model: str) -> None:
-        """By `model`, or by another one where the configuration says so."""
+    def answer(self, asked: Asked, model: str) -> Coroutine[Any, Any, None]:
+        """By `model`, or by another one where the configuration says so. To be awaited."""
         variants, stored = self._services.variants, self._services.stored
         if variants is None:
-            await self._serve(asked, model)
-        elif stored is not None and (made_by := stored.made_by(asked.call.document)) is not None:
+            return self._serve(asked, model)
+        if stored is not None and (made_by := stored.made_by(asked.call.document)) is not None:
             asked.record.model = made_by
-            await self._serve(asked, made_by)
-        else:
-            await self._serve_one_of(variants, asked, model)
+            return self._serve(asked, made_by)
+        return self._serve_one_of(variants, asked, model)
 
     async def _serve_one_of(self, variants: Variants, asked: Asked, model: str) -> None:
         """By `model`, by a canary in its place, or by what follows when that fails before anything

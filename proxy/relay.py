@@ -26,7 +26,7 @@ from core.errors import (
 from core.exchange import Exchange, Header
 from proxy.answers import error_event
 from proxy.flow import NEVER
-from proxy.headers import downstream_headers, header_value
+from proxy.headers import read_response
 from proxy.passage import Passage
 from proxy.scanner import EventScanner
 from proxy.streamed_body import StreamedBody
@@ -92,9 +92,9 @@ class Relay:
         "_exchange",
         "_on_first_event",
         "_own_headers",
+        "_passed",
         "_raw",
         "_relayed",
-        "_response_headers",
         "_shape",
         "_streamed",
         "_timeouts",
@@ -139,7 +139,7 @@ class Relay:
         self._body: StreamedBody | WholeBody = self._streamed
         # Per chunk the upstream connection calls straight into the body; `use` changes where.
         self.on_body: Callable[[bytes], None] = self._body.push
-        self._response_headers: list[Header] = []
+        self._passed: Sequence[Header] = ()  # of the response's headers
         self._relayed = 0  # bytes sent to the client at the last look
         self._begun = False
         self._delivered = False
@@ -219,11 +219,10 @@ class Relay:
 
     def on_head(self, status: int, headers: list[Header]) -> None:
         self.status = status
-        self._response_headers = headers
-        if header_value(headers, b"content-encoding").lower() not in _PLAIN:
+        coding, content_type, self._passed = read_response(tuple(headers))
+        if coding not in _PLAIN:
             self.fail(UpstreamProtocolError("The replica's answer is compressed, unasked."))
             return
-        content_type = header_value(headers, b"content-type").lower()
         if self._raw or status != 200 or not content_type.startswith(b"text/event-stream"):
             # What is no JSON (sound, a stream of unknown form) is not to wait for its end.
             flows = self._raw and status == 200 and not content_type.startswith(_JSON)
@@ -268,8 +267,7 @@ class Relay:
     def start(self, length: int | None) -> None:
         """Send the head: from here on there is no other replica."""
         self.committed = True
-        headers = downstream_headers(self._response_headers, self._own_headers)
-        self._exchange.start(self.status, headers, length)
+        self._exchange.start(self.status, (*self._passed, *self._own_headers), length)
 
     def use(self, push: Callable[[bytes], None]) -> None:
         """Further bytes of the body go to `push`."""

@@ -52,11 +52,12 @@ class Triple(NamedTuple):
 
 class Told(NamedTuple):
     """What can be said of a plan once for all. `kinds`: the indexes of the buckets of requests, and
-    of those of tokens; `triples`: what is said of each. `rate_limit` has two holes for each of the
+    of those of tokens, with what is said of it where it is a single one; `triples`: what is said of
+    each. `rate_limit` has two holes for each of the
     `items`, one for streams: index, capacity, window and refill (in units; 0: streams)."""
 
     policy: Field | None
-    kinds: tuple[tuple[int, ...], ...]
+    kinds: tuple[tuple[tuple[int, ...], Triple | None], ...]
     triples: dict[int, Triple]
     rate_limit: bytes
     items: tuple[tuple[int, int, int, int], ...]
@@ -79,7 +80,10 @@ def told(plan: Plan) -> Told:
     items = [f'"{b.rule.name}";r=%d' + ("" if b.concurrent else ";t=%d") for _, b in shown]
     return Told(
         (b"ratelimit-policy", policy) if policy else None,
-        tuple(tuple(indexes) for _, indexes in sorted(kinds.items())),
+        tuple(
+            (tuple(indexes), triples[indexes[0]] if len(indexes) == 1 else None)
+            for _, indexes in sorted(kinds.items())
+        ),
         triples,
         ", ".join(items).encode("ascii"),
         tuple(
@@ -103,14 +107,13 @@ def headers(said: Told, levels: Sequence[int], first: int = -1) -> Headers:
     if said.policy is None:
         return ()
     fields: list[Field] = []
-    for indexes in said.kinds:
-        if len(indexes) == 1:
-            i = indexes[0]
-        elif first in indexes:
-            i = first
+    for indexes, triple in said.kinds:
+        if triple is None:
+            i = first if first in indexes else min(indexes, key=levels.__getitem__)
+            triple = said.triples[i]
         else:
-            i = min(indexes, key=levels.__getitem__)
-        limit, remaining, reset, capacity, refill, window_s = said.triples[i]
+            (i,) = indexes
+        limit, remaining, reset, capacity, refill, window_s = triple
         level = levels[i]
         # `span(fill_us(...))`, spelled out where it is short: this runs for each request.
         wait_us = -(-window_s * (capacity - level) // refill)
@@ -120,12 +123,14 @@ def headers(said: Told, levels: Sequence[int], first: int = -1) -> Headers:
             wait = span(min(wait_us, MAX_FILL_US))
         left = b"%d" % (level // UNITS) if level > 0 else b"0"
         fields += (limit, (remaining, left), (reset, wait))
-    numbers = []
+    numbers: list[int] = []
     for i, capacity, window_s, refill in said.items:
         level = levels[i]
-        numbers.append(level // UNITS if level > 0 else 0)
+        left_tokens = level // UNITS if level > 0 else 0
         if refill:
-            numbers.append(-(-window_s * (capacity - level) // refill))
+            numbers += left_tokens, -(-window_s * (capacity - level) // refill)
+        else:
+            numbers.append(left_tokens)
     fields += (said.policy, (b"ratelimit", said.rate_limit % tuple(numbers)))
     return tuple(fields)
 

@@ -9,8 +9,8 @@ n * (burst + T * limit) per bucket, and what the store's bucket holds once more 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from core.clock import Clock
 from core.errors import GatewayError, Unavailable
@@ -68,7 +68,7 @@ class Limiter:
             self.store = Leases(used, config.lease_s, clock)
         self._prices = {model: price_of(price) for model, price in config.prices.items()}
         self._common = any(rule.is_common for rule in config.rules)
-        self._plans: dict[tuple[object, ...], tuple[Plan, Told]] = {}
+        self._plans: dict[tuple[object, ...], _Made] = {}
         self._local_plans: dict[Plan, tuple[Plan, Told]] = {}
         self._key = _Key(config.rules)
         self._decisions = metrics.counter(
@@ -135,7 +135,8 @@ class Limiter:
         could grant the prompt, or Unavailable when the store fails and a rule is `closed`.
         """
         key = self._key.of(principal, model, route, address)
-        plan, said = self._plans.get(key) or self._plan(key, principal, model, route, address)
+        made = self._plans.get(key) or self._plan(key, principal, model, route, address)
+        plan, said, granted = made
         output = self.estimates.output(model, max_output_tokens)
         if not plan.buckets:
             return Reservation(prompt_tokens, output)
@@ -152,9 +153,9 @@ class Limiter:
         shadowed: tuple[str, ...] = ()
         if decision.shadowed:
             shadowed = self._count_shadow(plan, decision.shadowed, "")
-        for rule in plan.rules:
-            if rule.name not in shadowed:
-                self._count_granted[rule.name]()
+        for name, count in granted:
+            if name not in shadowed:
+                count()
         fields = answer.headers(said, decision.levels)
         reservation = Reservation(prompt_tokens, output, fields, shadowed)
         return self.store.hold(reservation, self.store.store, charge)
@@ -239,17 +240,26 @@ class Limiter:
 
     def _plan(
         self, key: tuple[object, ...], principal: Principal, model: str, route: str, address: str
-    ) -> tuple[Plan, Told]:
+    ) -> _Made:
         if len(self._plans) >= PLANS:
             self._plans.clear()
             self._local_plans.clear()
         who = Who(principal, model, route, address)
         plan = make_plan(self._config.rules, who, self._price(model), self._common)
-        self._plans[key] = made = (plan, answer.told(plan))
+        granted = [(rule.name, self._count_granted[rule.name]) for rule in plan.rules]
+        self._plans[key] = made = _Made(plan, answer.told(plan), granted)
         return made
 
     def _counter(self, rule: Rule, result: str) -> Counter:
         return self._decisions.labels(rule.name, rule.unit, result)
+
+
+class _Made(NamedTuple):
+    """A plan, what can be said of it, and by rule's name who counts that it granted."""
+
+    plan: Plan
+    told: Told
+    granted: Sequence[tuple[str, Callable[[], None]]]
 
 
 class _Key:

@@ -130,7 +130,7 @@ class Plan:
                 prompt * UNITS,
                 output * UNITS,
                 (prompt + output) * UNITS,
-                self.cost(prompt, cached, output),
+                0 if self.price is FREE else self.cost(prompt, cached, output),
             )
         )
 

@@ -17,7 +17,7 @@ from core.errors import GatewayError
 from core.exchange import Request
 from core.load_board import LoadBoard
 from core.metrics import Metrics
-from core.tasks import running, spawn
+from core.tasks import running, spawn_told
 from proxy.config import ListenConfig
 from proxy.flow import Watchdog
 from proxy.http1.connection import Http1Connection
@@ -280,11 +280,9 @@ class Listener:
         admission.in_flight += 1
         admission.hold(held)
         self._load.set_exchanges(admission.in_flight)  # at once: others compare with it
-        task = spawn(self._handler(exchange), "exchange", watch=False)
-        task.add_done_callback(partial(self._ended, held))
-        return task
+        return spawn_told(self._handler(exchange), "exchange", partial(self._ended, held))
 
-    def _ended(self, held: int, task: asyncio.Task[None]) -> None:
+    def _ended(self, held: int) -> None:
         admission = self.admission
         admission.in_flight -= 1
         admission.hold(-held)
