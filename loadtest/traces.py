@@ -12,6 +12,7 @@ import csv
 import gzip
 import math
 import random
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -49,10 +50,13 @@ class _Line(msgspec.Struct):
 
 
 def load(path: Path) -> list[Row]:
-    """In the order of their times. TraceError; OSError."""
-    data = path.read_bytes()
-    if data[:2] == b"\x1f\x8b":
-        data = gzip.decompress(data)
+    """In the order of their times. TraceError."""
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     lines = data.decode("utf-8", "replace").splitlines()
     if not lines:
         raise TraceError(f"{path}: empty")

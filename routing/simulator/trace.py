@@ -15,6 +15,7 @@ import csv
 import gzip
 import itertools
 import random
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -111,8 +112,9 @@ def load(path: str) -> Trace:
     try:
         data = file.read_bytes()
         text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a trace: {error}") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read as a trace: {why}") from error
     return parse(file.name.removesuffix(".gz").rpartition(".")[0] or file.name, text, path)
 
 

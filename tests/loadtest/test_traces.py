@@ -117,3 +117,17 @@ def test_jitter_moves_and_keeps_the_order_by_time(tmp_path: Path) -> None:
     assert due[0] < 0.5
     assert due[-1] > 2.5
     assert shortened(Row(0, 5, 100), 7).output_tokens == 7
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"/none: No such file or directory$"):
+        load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("said", ["ended before", "Error -3"])
+def test_gzip_that_is_cut_or_broken(tmp_path: Path, said: str) -> None:
+    data = bytearray(gzip.compress(AZURE.encode()))
+    path = tmp_path / "trace"
+    path.write_bytes(data[:30] if said == "ended before" else data[:10] + b"\xff" * 30)
+    with pytest.raises(TraceError, match=f"{path}: .*{said}"):
+        load(path)

@@ -84,6 +84,13 @@ def test_no_file(tmp_path: Path) -> None:
         load(str(tmp_path / "none.jsonl"))
 
 
+def test_gzip_that_is_broken(tmp_path: Path) -> None:
+    file = tmp_path / "broken.jsonl.gz"
+    file.write_bytes(gzip.compress(b"{}")[:10] + b"\xff" * 30)
+    with pytest.raises(ConfigError, match=r"broken.jsonl.gz: cannot be read as a trace: Error -3"):
+        load(str(file))
+
+
 def test_the_sample_is_always_the_same() -> None:
     assert load("sample") == sample()
     assert len(sample().first(7).requests) == 7
