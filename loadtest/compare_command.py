@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
         description="Compare two results. Exit status: 0 alike or faster, 1 B is slower, "
         "2 unclear, or one is INVALID or no result.",
     )
-    parser.add_argument("a", type=Path, help="a result.json")
+    parser.add_argument("a", type=Path, help="a result.json, or its folder")
     parser.add_argument("b", type=Path, help="another one")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
@@ -29,8 +29,8 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        a, b = (result.decode(path.read_bytes(), str(path)) for path in (arguments.a, arguments.b))
-    except (result.ResultError, OSError) as error:
+        a, b = result.read(arguments.a), result.read(arguments.b)
+    except result.ResultError as error:
         print(f"headrace-loadtest: {error}", file=sys.stderr)
         return 2
     found = compare.compare(a, b)

@@ -16,15 +16,15 @@ def add_to(commands: Any) -> None:
         help="make the page of a run from its result.json",
         description="Print a result and write its page, report.html, beside it.",
     )
-    parser.add_argument("result", type=Path, help="a result.json")
+    parser.add_argument("result", type=Path, help="a result.json, or its folder")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page, elsewhere")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        found = result.decode(arguments.result.read_bytes(), str(arguments.result))
-        path = arguments.out or arguments.result.with_name("report.html")
+        found = result.read(arguments.result)
+        path = arguments.out or _beside(arguments.result)
         path.write_text(report.render(found), encoding="utf-8")
     except (result.ResultError, OSError) as error:
         print(f"headrace-loadtest: {error}", file=sys.stderr)
@@ -32,3 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(table.render(found))
     print(f"written: {path}")
     return 0
+
+
+def _beside(given: Path) -> Path:
+    return given / "report.html" if given.is_dir() else given.with_name("report.html")

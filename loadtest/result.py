@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -115,6 +116,16 @@ class Result(Struct, kw_only=True):
 
 def encode(result: Result) -> bytes:
     return msgspec.json.format(msgspec.json.encode(result), indent=1)
+
+
+def read(path: Path) -> Result:
+    """Of the file, or of the one in the folder that `--out` named. ResultError."""
+    file = path / "result.json" if path.is_dir() else path
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ResultError(f"{file}: {error.strerror}") from error
+    return decode(data, str(file))
 
 
 def decode(data: bytes, where: str) -> Result:
