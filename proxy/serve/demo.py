@@ -62,7 +62,8 @@ def _explain(place: Place, token: str) -> None:
 Headrace is serving the model `{MODEL}` from two fake replicas, with TLS 1.3, tokens checked
 against a key set, limits in Valkey and prefix-aware routing. The tokenizer is a small one that
 the project trained itself. Configuration: {place.config}
-Metrics and readiness: http://127.0.0.1:{place.admin_port}/metrics and /readyz. Ctrl-C ends it all.
+What it does now: http://127.0.0.1:{place.admin_port}/ is a live page, beside /metrics and /readyz.
+Ctrl-C ends it all.
 
 With curl:
 
