@@ -171,9 +171,10 @@ class HealthConfig(Section):
     """When a replica gets no new requests.
 
     Active: `GET path` every `interval_s` (jittered); `unhealthy_after` bad answers in a row take
-    the replica out, a good one brings it back. Passive: `failures` failed exchanges in a row open
-    its circuit for `backoff_s`, doubled up to `max_backoff_s`, never for more than
-    `max_ejected_ratio` of a model's replicas. `refused_grace_s`: how long a stream of a replica
+    the replica out, a good one brings it back. Passive: `failures` failed exchanges in a row, or
+    `failure_ratio` of the last 20 (if 10 or more ended within 10 s), open its circuit for
+    `backoff_s`, doubled up to `max_backoff_s`, never for more than `max_ejected_ratio` of a
+    model's replicas. `refused_grace_s`: how long a stream of a replica
     that refuses connections may stay silent.
     """
 
@@ -182,6 +183,7 @@ class HealthConfig(Section):
     path: Path = "/health"
     unhealthy_after: Positive = 2
     failures: Positive = 5
+    failure_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.5
     backoff_s: Seconds = 1.0
     max_backoff_s: Seconds = 30.0
     max_ejected_ratio: Ratio = 0.5

@@ -2,7 +2,10 @@
 
 Rules, each learned from a system that broke them:
 - a 4xx says nothing about the replica; only failures of its own count;
+- failures in a row are one sign, a share of the latest exchanges is another: one that fails every
+  second time never fails five times in a row;
 - a refused connection proves that nobody listens: the circuit opens at once;
+- an exchange that began before the circuit opened proves nothing by its success;
 - slow answers to /health alone do not remove a replica whose streams flow: removing a busy
   replica makes its neighbours busy, and so on through the fleet;
 - what is only suspected (failed exchanges, slow probes) never removes more than a share of a
@@ -11,6 +14,7 @@ Rules, each learned from a system that broke them:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
@@ -20,12 +24,31 @@ from core.replica import Replica
 
 TRIAL_S = 1.0
 """How often a half-open replica is offered to one request."""
+LATEST = 20
+"""Of so many exchanges at most the share that failed is taken ..."""
+LATEST_S = 10.0
+"""... as far as they ended within so many seconds ..."""
+ENOUGH = 10
+"""... if there are so many."""
 
 
 class Circuit(Enum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
+
+
+class Cause(Enum):
+    """Why a circuit opened. The replica said so: `REFUSED` a connection, `UNHEALTHY` by bad
+    answers to probes. It is suspected: `FAILURES` in a row, the `RATIO` of failures, `SILENT`
+    towards probes, a failed `TRIAL`."""
+
+    REFUSED = "refused"
+    UNHEALTHY = "unhealthy"
+    FAILURES = "failures"
+    RATIO = "ratio"
+    SILENT = "silent"
+    TRIAL = "trial"
 
 
 class Fault(Enum):
@@ -59,7 +82,7 @@ class ReplicaHealth:
     """The circuit of one replica. All instants are monotonic seconds.
 
     `certain`: it is open because the replica said so (refused, bad health), not by suspicion.
-    `seen`: it has answered at least once.
+    `cause`: why it opened last. `seen`: it has answered at least once.
     """
 
     __slots__ = (
@@ -67,9 +90,11 @@ class ReplicaHealth:
         "_bad_probes",
         "_config",
         "_failures",
+        "_latest",
         "_open_until",
         "_succeeded_at",
         "_trial_at",
+        "cause",
         "certain",
         "circuit",
         "opened_at",
@@ -81,10 +106,12 @@ class ReplicaHealth:
         self.replica = replica
         self.circuit = Circuit.CLOSED
         self.certain = False
+        self.cause = Cause.FAILURES
         self.seen = False
         self.opened_at = 0.0
         self._config = config
         self._failures = 0
+        self._latest: deque[tuple[float, bool]] = deque(maxlen=LATEST)  # ended at, failed
         self._bad_probes = 0
         self._backoff_s = config.backoff_s
         self._open_until = 0.0
@@ -103,28 +130,35 @@ class ReplicaHealth:
         """An exchange worked."""
         self._succeeded_at = now
         self.seen = True
-        self._failures = 0
-        if self.circuit is not Circuit.CLOSED:
+        self._latest.append((now, False))
+        if self.circuit is Circuit.CLOSED:
+            self._failures = 0
+        elif self.circuit is Circuit.HALF_OPEN or now >= self._open_until:
             self._close()
 
     def failed(self, fault: Fault, now: float) -> None:
         """An exchange failed."""
         self._failures += 1
+        self._latest.append((now, True))
         if fault is Fault.REFUSED:
-            self._open(now, certain=True)
-        elif self.circuit is Circuit.HALF_OPEN or self._failures >= self._config.failures:
-            self._open(now, certain=False)
+            self._open(now, Cause.REFUSED)
+        elif self.circuit is Circuit.HALF_OPEN:
+            self._open(now, Cause.TRIAL)
+        elif self._failures >= self._config.failures:
+            self._open(now, Cause.FAILURES)
+        elif self._fails_often(now):
+            self._open(now, Cause.RATIO)
 
     def probed(self, probe: Probe, now: float, flowing: bool) -> None:
         """A probe ended. `flowing`: bytes of its streams arrived since the probe before."""
         if probe is Probe.GOOD:
             self._good_probe(now)
         elif probe is Probe.REFUSED:
-            self._open(now, certain=True)
+            self._open(now, Cause.REFUSED)
         elif probe is Probe.BAD or not (flowing or self._recently_succeeded(now)):
             self._bad_probes += 1
             if self._bad_probes >= self._config.unhealthy_after:
-                self._open(now, certain=probe is Probe.BAD)
+                self._open(now, Cause.UNHEALTHY if probe is Probe.BAD else Cause.SILENT)
 
     def due(self, now: float) -> float:
         """Seconds until the next probe is worth making: an open circuit is asked as it ends."""
@@ -156,10 +190,15 @@ class ReplicaHealth:
             # Exchanges failed while /health was fine: only an exchange can prove it.
             self.circuit = Circuit.HALF_OPEN
 
+    def _fails_often(self, now: float) -> bool:
+        recent = [failed for ended_at, failed in self._latest if now - ended_at <= LATEST_S]
+        return len(recent) >= ENOUGH and sum(recent) >= self._config.failure_ratio * len(recent)
+
     def _recently_succeeded(self, now: float) -> bool:
         return now - self._succeeded_at < 2 * self._config.interval_s
 
-    def _open(self, now: float, certain: bool) -> None:
+    def _open(self, now: float, cause: Cause) -> None:
+        certain = cause in (Cause.REFUSED, Cause.UNHEALTHY)
         if self.circuit is Circuit.OPEN and now < self._open_until:
             self.certain = self.certain or certain
             return
@@ -169,6 +208,7 @@ class ReplicaHealth:
         else:
             self._backoff_s = min(2 * self._backoff_s, self._config.max_backoff_s)
         self.circuit = Circuit.OPEN
+        self.cause = cause
         self.certain = certain
         self._open_until = now + self._backoff_s
 
@@ -176,6 +216,7 @@ class ReplicaHealth:
         self.circuit = Circuit.CLOSED
         self.certain = False
         self._failures = 0
+        self._latest.clear()
         self._bad_probes = 0
         self._trial_at = float("-inf")
 

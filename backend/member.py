@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 
+from backend.circuit_meters import CircuitMeter
 from backend.config import HealthConfig, ReplicaConfig
 from backend.dial import REFUSED
-from backend.health import Circuit, Fault, ModelHealth, Probe, ReplicaHealth, classify
+from backend.health import Cause, Circuit, Fault, ModelHealth, Probe, ReplicaHealth, classify
 from core.clock import Clock
 from core.errors import GatewayError
-from core.metrics import Gauge
 from core.replica import Load, Replica
 
 _log = logging.getLogger("headrace.backend")
@@ -40,8 +40,8 @@ class Member:
 
     __slots__ = (
         "_clock",
-        "_gauge",
         "_hooks",
+        "_meter",
         "_reads",
         "health",
         "load",
@@ -60,8 +60,8 @@ class Member:
         self.model: ModelHealth | None = None
         self.present = False
         self.probed_once = False
-        self._gauge: Gauge | None = None
         self._hooks = hooks
+        self._meter: CircuitMeter | None = None
         self._reads = 0
         self._clock = clock
 
@@ -72,17 +72,17 @@ class Member:
     def id(self) -> str:
         return self.health.replica.id
 
-    def join(self, replica: Replica, health: HealthConfig, gauge: Gauge) -> None:
+    def join(self, replica: Replica, health: HealthConfig, meter: CircuitMeter) -> None:
         """It is one of those that get requests, or still is, with these settings."""
         self.health.use(replica, health)
         self.present = True
-        self._gauge = gauge
+        self._meter = meter
         self._publish()
 
     def leave(self) -> None:
         """It gets no more requests; whatever is still heard of it concerns nobody."""
         self.present = False
-        self._gauge = None
+        self._meter = None
 
     def succeeded(self) -> None:
         """An exchange with it worked."""
@@ -100,7 +100,8 @@ class Member:
         self.health.failed(fault, self._clock())
         # Not the replica's own words: they may quote a prompt.
         cause = f": {error.__cause__}" if error.__cause__ is not None else ""
-        self._changed(before, f"{error.reason}{cause}")
+        share = " in too many of the latest exchanges" if self._by_ratio else ""
+        self._changed(before, f"{error.reason}{cause}{share}")
         if fault is Fault.REFUSED:
             self._refused()
 
@@ -115,6 +116,7 @@ class Member:
         now = self._clock()
         self.health.probed(probe, now, flowing)
         self._changed(before, f"its health is {probe.value}")
+        self._publish()  # an open circuit has perhaps become half-open with a request
         if probe is Probe.REFUSED:
             self._refused()
         return self.health.due(now)
@@ -122,6 +124,10 @@ class Member:
     def scraped(self, load: Load) -> None:
         """Its /metrics were read."""
         self.load = load
+
+    @property
+    def _by_ratio(self) -> bool:
+        return self.health.circuit is Circuit.OPEN and self.health.cause is Cause.RATIO
 
     def _refused(self) -> None:
         if self.present and self._hooks.on_refused is not None:
@@ -132,6 +138,8 @@ class Member:
         circuit = self.health.circuit
         if circuit is before:
             return
+        if circuit is Circuit.OPEN and self._meter is not None:
+            self._meter.opened(self.health.cause)
         if self.model is not None:
             self.model.review()
         self._publish()
@@ -139,8 +147,8 @@ class Member:
         _log.log(level, "replica %s: circuit %s, %s", self.id, circuit.value, why)
 
     def _publish(self) -> None:
-        if self._gauge is not None:
-            self._gauge.set(1.0 if self.health.circuit is Circuit.CLOSED else 0.0)
+        if self._meter is not None:
+            self._meter.show(self.health.circuit)
 
 
 def server_of(config: ReplicaConfig) -> Hashable:

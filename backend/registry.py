@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from backend.circuit_meters import CircuitMeters
 from backend.config import ReplicaConfig, ScrapeConfig, UpstreamConfig
 from backend.health import ModelHealth
 from backend.member import Hooks, Member, server_of
@@ -101,9 +102,7 @@ class Registry:
         self._models: dict[str, ModelHealth] = {}
         self._started = False
         self._endings: set[asyncio.Task[None]] = set()
-        self._healthy = metrics.gauge(
-            "headrace_replica_healthy", "1 while the replica's circuit is closed.", ("replica",)
-        )
+        self._meters = CircuitMeters(metrics)
         self._roster = Roster({}, config)
         self._load_lives_s = 0.0
         self.commit(self.stage(replicas, config, contexts))
@@ -201,8 +200,8 @@ class Registry:
         interval_s = scrape.interval_s if isinstance(scrape, ScrapeConfig) else 0.0
         self._load_lives_s = STALE_SCRAPES * interval_s
         for replica_id, entry in roster.entries.items():
-            gauge = self._healthy.labels(replica_id)
-            entry.member.join(entry.replica, roster.config.health, gauge)
+            meter = self._meters.of(replica_id)
+            entry.member.join(entry.replica, roster.config.health, meter)
             if self._started:
                 entry.monitor.start()
         self._models = roster.models()
@@ -219,7 +218,7 @@ class Registry:
                 old.member.leave()
                 gone.append(replica_id)
             if new is None:
-                self._healthy.remove(replica_id)
+                self._meters.remove(replica_id)
         return gone
 
     def drop(self, roster: Roster) -> None:

@@ -5,7 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.config import HealthConfig
-from backend.health import TRIAL_S, Circuit, Fault, ModelHealth, Probe, ReplicaHealth, classify
+from backend.health import (
+    TRIAL_S,
+    Cause,
+    Circuit,
+    Fault,
+    ModelHealth,
+    Probe,
+    ReplicaHealth,
+    classify,
+)
 from core.errors import (
     BadRequest,
     ClientGone,
@@ -70,6 +79,63 @@ class TestCircuit:
         fail(health, 0.0, 1)
         assert health.circuit is Circuit.OPEN
         assert not health.certain
+
+    def test_opens_when_every_second_exchange_fails(self) -> None:
+        health = member()
+        for _ in range(5):
+            health.succeeded(0.0)
+            assert health.circuit is Circuit.CLOSED, "fewer than ten say nothing"
+            health.failed(Fault.FAILURE, 0.0)
+        assert (health.circuit, health.cause) == (Circuit.OPEN, Cause.RATIO)
+        assert not health.certain
+
+    @pytest.mark.parametrize(
+        ("pattern", "apart_s"),
+        [
+            ("oof", 0.0),  # a third
+            ("of", 1.2),  # too few in ten seconds
+        ],
+    )
+    def test_stays_closed_when_fewer_fail_or_too_few_are_known(
+        self, pattern: str, apart_s: float
+    ) -> None:
+        health, now = member(), 0.0
+        for outcome in pattern * 30:
+            now += apart_s
+            if outcome == "o":
+                health.succeeded(now)
+            else:
+                health.failed(Fault.FAILURE, now)
+            assert health.circuit is Circuit.CLOSED
+
+    def test_the_share_is_of_the_latest_twenty(self) -> None:
+        health = member()
+        for _ in range(1000):
+            health.succeeded(0.0)
+        for _ in range(9):
+            health.failed(Fault.FAILURE, 0.0)
+            health.succeeded(0.0)
+        assert health.circuit is Circuit.CLOSED
+        health.failed(Fault.FAILURE, 0.0)
+        health.failed(Fault.FAILURE, 0.0)
+        assert health.cause is Cause.RATIO
+
+    def test_what_began_before_it_opened_does_not_close_it(self) -> None:
+        health = member()
+        fail(health, 0.0)
+        health.succeeded(CONFIG.backoff_s - 0.01)
+        assert health.circuit is Circuit.OPEN
+        health.succeeded(CONFIG.backoff_s)
+        assert health.circuit is Circuit.CLOSED
+
+    def test_once_closed_it_begins_to_count_anew(self) -> None:
+        health = member()
+        for _ in range(5):
+            health.succeeded(0.0)
+            health.failed(Fault.FAILURE, 0.0)
+        health.succeeded(CONFIG.backoff_s)
+        health.failed(Fault.FAILURE, CONFIG.backoff_s)
+        assert health.circuit is Circuit.CLOSED
 
     def test_refused_opens_at_once_and_a_good_probe_closes(self) -> None:
         health = member()

@@ -4,12 +4,13 @@ import logging
 
 import pytest
 
+from backend.circuit_meters import CircuitMeter, CircuitMeters
 from backend.config import HealthConfig, ReplicaConfig
 from backend.dial import REFUSED
 from backend.health import Circuit, ModelHealth, Probe
 from backend.member import Hooks, Member, server_of
-from core.errors import BadRequest, UpstreamUnreachable
-from core.metrics import Gauge, Metrics
+from core.errors import BadRequest, UpstreamError, UpstreamUnreachable
+from core.metrics import Metrics
 from core.replica import Load
 
 CONFIG = ReplicaConfig(url="http://gpu:8000", model="m", id="r")
@@ -26,11 +27,11 @@ class Bench:
         self.member = Member(CONFIG, HealthConfig(), hooks, lambda: self.now)
 
     @property
-    def gauge(self) -> Gauge:
-        return self.metrics.gauge("headrace_replica_healthy", "x", ("replica",)).labels("r")
+    def meter(self) -> CircuitMeter:
+        return CircuitMeters(self.metrics).of("r")
 
     def join(self, config: ReplicaConfig = CONFIG) -> None:
-        self.member.join(config.replica, HealthConfig(), self.gauge)
+        self.member.join(config.replica, HealthConfig(), self.meter)
 
     def shown(self) -> float:
         return self.metrics.value("headrace_replica_healthy", "r")
@@ -99,3 +100,25 @@ def test_an_id_can_be_taken_over() -> None:
     heavier = ReplicaConfig(url="http://gpu:8000", model="m", id="r", weight=3.0)
     assert server_of(heavier) == server_of(CONFIG)
     assert server_of(CONFIG) not in (server_of(moved), server_of(serves_other))
+
+
+def test_a_replica_that_often_fails_is_shown_as_open_and_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    bench.join()
+    for _ in range(4):
+        bench.member.succeeded()
+        bench.member.failed(UpstreamError("It answered with an error."))
+        bench.member.failed(UpstreamError("It answered with an error."))
+    circuit, opened = "headrace_replica_circuit", "headrace_replica_circuit_opened_total"
+    assert bench.metrics.value(circuit, "r", "open") == 1
+    assert bench.metrics.value(circuit, "r", "closed") == 0
+    assert bench.metrics.value(opened, "r", "ratio") == 1
+    assert "in too many of the latest exchanges" in caplog.text
+    bench.now += 2.0
+    assert bench.member.health.admits(bench.now)
+    bench.member.probed(Probe.GOOD)
+    assert bench.metrics.value(circuit, "r", "half-open") == 1
+    bench.member.failed(UpstreamError("It answered with an error."))
+    assert bench.metrics.value(opened, "r", "trial") == 1

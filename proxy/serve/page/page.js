@@ -137,7 +137,7 @@ function show(view) {
   figures(view.traffic);
   fill("replicas", view.replicas.map((row) => [row.id,
     row.healthy_in >= view.workers ? ["well", "text good"]
-      : [row.healthy_in ? "partly away" : "away", "text bad"],
+      : [row.healthy_in ? "partly away" : row.tried_in ? "being tried" : "away", "text bad"],
     count(row.in_flight), count(row.pending_tokens), count(row.live_tokens), [row.cache, "text"]]));
   fill("tiers", view.tiers.map((row) => {
     const over = row.allowed_ms !== null && row.late > 0.05;

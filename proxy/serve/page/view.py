@@ -106,6 +106,7 @@ def _traffic(change: _Change) -> Document:
 def _replicas(change: _Change) -> list[Document]:
     healthy = change.now("headrace_replica_healthy")
     gauges = {name: change.now(metric) for name, metric in _GAUGES.items()}
+    circuits = change.now("headrace_replica_circuit")
     kv_states = change.now("headrace_replica_kv_state")
     ids = sorted({key[0] for key in (*healthy, *gauges["in_flight"]) if key})
     found = []
@@ -113,6 +114,7 @@ def _replicas(change: _Change) -> list[Document]:
         key = (replica_id,)
         row: Document = {"id": replica_id, "healthy_in": int(healthy.get(key, 0.0))}
         row |= {name: int(values.get(key, 0)) for name, values in gauges.items()}
+        row["tried_in"] = int(circuits.get((replica_id, "half-open"), 0.0))
         states = [(n, state) for (name, state), n in kv_states.items() if name == replica_id and n]
         row["cache"] = max(states)[1] if states else "approx"
         found.append(row)

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from core.errors import ConfigError
+from core.errors import ConfigError, UpstreamError
 from core.loading import convert
 from core.metrics import Metrics
 from core.prompt import Prompt
 from proxy.serve.config import Config
 from proxy.serve.prepared import Prepared, prepare
 from proxy.serve.replicas import Replicas, StagedReplicas
+from routing.eligibility import UNPROVEN_IN_FLIGHT
 from routing.lease import Lease
 
 
@@ -167,3 +168,23 @@ def test_a_fault_leaves_nothing_behind(bench: Bench, monkeypatch: pytest.MonkeyP
     bench.change(config("n", "r2"))
     bench.replicas.settle()
     assert bench.targets == ["r2"]
+
+
+def test_one_that_recovers_starts_slowly(bench: Bench) -> None:
+    registry = bench.replicas.registry
+    bench.pick().release()
+    for _ in range(10):
+        registry.succeeded("r0")
+        registry.failed("r0", UpstreamError("It answered with an error."))
+    assert bench.ids() == ["r1"]
+    assert {bench.pick(blocks=(n, n + 1)).replica.id for n in range(8)} == {"r1"}
+    bench.now += 1.0
+    offered = [bench.ids() for _ in range(3)]
+    assert offered == [["r0", "r1"], ["r1"], ["r1"]], "one request in a while may try it"
+    registry.succeeded("r0")
+    leases = [bench.pick(blocks=(n, n + 1)) for n in range(100, 130)]
+    there = [lease for lease in leases if lease.replica.id == "r0"]
+    assert len(there) == UNPROVEN_IN_FLIGHT
+    there[0].first_token(bench.now + 0.1)
+    after = {bench.pick(blocks=(n, n + 1)).replica.id for n in range(200, 210)}
+    assert "r0" in after

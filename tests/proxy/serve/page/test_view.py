@@ -71,11 +71,14 @@ def test_replicas_with_what_they_have_to_do() -> None:
     state = gateway.workers[0].gauge("headrace_replica_kv_state", "", ("replica", "state"))
     state.labels("a", "exact").set(1)
     state.labels("a", "approx").set(0)
+    circuit = gateway.workers[0].gauge("headrace_replica_circuit", "", ("replica", "state"))
+    circuit.labels("b", "half-open").set(1)
     rows = gateway.look(1.0)["replicas"]
     assert [(row["id"], row["healthy_in"], row["in_flight"]) for row in rows] == [
         ("a", 2, 6),
         ("b", 0, 0),
     ]
+    assert [row["tried_in"] for row in rows] == [0, 1]
     assert [row["cache"] for row in rows] == ["exact", "approx"]
 
 
