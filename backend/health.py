@@ -69,7 +69,7 @@ class Probe(Enum):
 
 def classify(error: GatewayError, refused_reason: str) -> Fault | None:
     """What `error` says about the replica; None: nothing (a client's fault, a stale connection)."""
-    if not isinstance(error, UpstreamError):
+    if not isinstance(error, UpstreamError) or error.status < 500:
         return None
     if error.reason == refused_reason:
         return Fault.REFUSED
