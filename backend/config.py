@@ -140,6 +140,15 @@ class TimeoutsConfig(Section):
     total_s: Seconds | None = None
 
 
+class HeartbeatsConfig(Section):
+    """Comments of the gateway's own while a replica is silent: what a client waits for in a stream
+    is never longer than `interval_s`. With `before_head` also before the replica has begun: that is
+    a 200, so what fails then is an event, and no other replica is tried."""
+
+    interval_s: Annotated[float, Meta(ge=0.2)] = 15.0
+    before_head: bool = False
+
+
 class RetriesConfig(Section):
     """`max_tries` counts the first one. Retries are bounded by `budget_ratio` of the exchanges of
     the last 10 s plus `budget_floor`."""
@@ -206,6 +215,7 @@ class UpstreamConfig(Section):
     """Everything about the replicas' side that is the same for all of them."""
 
     timeouts: TimeoutsConfig = TimeoutsConfig()
+    heartbeats: HeartbeatsConfig | None = None
     retries: RetriesConfig = RetriesConfig()
     pool: PoolConfig = PoolConfig()
     health: HealthConfig = HealthConfig()

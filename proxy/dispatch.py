@@ -23,11 +23,12 @@ from core.prompt import Prompt
 from core.replica import Replica
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.delivery import Delivery, TokenEstimates
-from proxy.flow import Watchdog
+from proxy.flow import RelayTimeouts, Watchdog
 from proxy.headers import with_traceparent
+from proxy.heartbeats import Heartbeats
 from proxy.phases import server_timing, spent_in
 from proxy.prefills import Prefills
-from proxy.relay import Relay, RelayTimeouts, Upstream
+from proxy.relay import Relay, Upstream
 from proxy.turns import LARGE_BYTES, next_pass
 
 
@@ -130,6 +131,7 @@ class Dispatcher:
         budget: Budget,
         max_tries: int,
         timeouts: RelayTimeouts,
+        heartbeats: Heartbeats | None = None,
         watchdog: Watchdog,
         estimates: TokenEstimates,
         clock: Clock,
@@ -146,6 +148,7 @@ class Dispatcher:
         self._budget = budget
         self._max_tries = max_tries
         self._timeouts = timeouts
+        self._heartbeats = heartbeats
         self._watchdog = watchdog
         self._estimates = estimates
         self._now = clock
@@ -258,6 +261,7 @@ class Dispatcher:
             own_headers=own_headers,
             on_first_event=on_first_event,
             timeouts=self._timeouts,
+            heartbeats=self._heartbeats,
             shape=delivery.shape,
             seeking=delivery.seeking,
             raw=delivery.raw,

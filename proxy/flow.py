@@ -31,6 +31,32 @@ class Watched(Protocol):
         """Called in each sweep from `deadline_at` on until it is moved or discarded."""
 
 
+class RelayTimeouts(Protocol):
+    """Seconds. `first_token_s`: until the first event of a stream, or `first_token_factor` times
+    what was predicted if that is longer; `response_s`: until an
+    answer that is not streamed is complete; `idle_s`: between two reads of a stream;
+    `heartbeat_s`: how long the replica's comments alone are held back; `total_s`: a whole
+    exchange (None: no bound)."""
+
+    @property
+    def first_token_s(self) -> float: ...
+
+    @property
+    def first_token_factor(self) -> float: ...
+
+    @property
+    def response_s(self) -> float: ...
+
+    @property
+    def idle_s(self) -> float: ...
+
+    @property
+    def heartbeat_s(self) -> float: ...
+
+    @property
+    def total_s(self) -> float | None: ...
+
+
 class Watchdog:
     """Sweeps watched objects every `tick_s` seconds."""
 

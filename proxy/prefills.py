@@ -18,8 +18,7 @@ from core.metrics import Metrics
 from core.prompt import Prompt
 from core.replica import Replica, prefill_name
 from proxy.access_log import AccessRecord
-from proxy.flow import Watchdog
-from proxy.relay import RelayTimeouts
+from proxy.flow import RelayTimeouts, Watchdog
 from proxy.surfaces.usage import usage_in
 from proxy.transfer import decode_body, may_split, params_of, prefill_body
 

@@ -25,14 +25,15 @@ from core.errors import (
 )
 from core.exchange import Exchange, Header
 from proxy.answers import error_event
-from proxy.flow import NEVER
+from proxy.flow import NEVER, RelayTimeouts
 from proxy.headers import read_response
+from proxy.heartbeats import COMMENT, HEAD, Heartbeats
 from proxy.passage import Passage
 from proxy.scanner import EventScanner
 from proxy.streamed_body import StreamedBody
 from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.shape import Shape
-from proxy.whole_body import WholeBody
+from proxy.whole_body import NoStream, WholeBody
 
 _JSON = b"application/json"
 _PLAIN = (b"", b"identity")  # the only codings that a replica is asked for
@@ -53,32 +54,6 @@ class Upstream(Protocol):
         sends those that it does not pass on. None: there is no such framing."""
 
 
-class RelayTimeouts(Protocol):
-    """Seconds. `first_token_s`: until the first event of a stream, or `first_token_factor` times
-    what was predicted if that is longer; `response_s`: until an
-    answer that is not streamed is complete; `idle_s`: between two reads of a stream;
-    `heartbeat_s`: how long the replica's comments alone are held back; `total_s`: a whole
-    exchange (None: no bound)."""
-
-    @property
-    def first_token_s(self) -> float: ...
-
-    @property
-    def first_token_factor(self) -> float: ...
-
-    @property
-    def response_s(self) -> float: ...
-
-    @property
-    def idle_s(self) -> float: ...
-
-    @property
-    def heartbeat_s(self) -> float: ...
-
-    @property
-    def total_s(self) -> float | None: ...
-
-
 class Relay:
     """One attempt to answer `exchange` from one replica: the handler of the upstream response
     and the flow source of the exchange. `wait` returns or raises at its end."""
@@ -88,8 +63,10 @@ class Relay:
         "_body",
         "_delivered",
         "_done",
+        "_due_at",
         "_end_at",
         "_exchange",
+        "_heartbeats",
         "_on_first_event",
         "_own_headers",
         "_passed",
@@ -106,6 +83,7 @@ class Relay:
         "last_words",
         "now",
         "on_body",
+        "promised",
         "seeking",
         "status",
     )
@@ -123,6 +101,7 @@ class Relay:
         seeking: bool = False,
         raw: bool = False,
         predicted_s: float = 0.0,
+        heartbeats: Heartbeats | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.now = time.monotonic
@@ -136,7 +115,7 @@ class Relay:
         self._done: asyncio.Future[None] = loop.create_future()
         self._upstream: Upstream | None = None
         self._streamed = StreamedBody(self, strip_usage=strip_usage, shape=shape)
-        self._body: StreamedBody | WholeBody = self._streamed
+        self._body: StreamedBody | WholeBody | NoStream = self._streamed
         # Per chunk the upstream connection calls straight into the body; `use` changes where.
         self.on_body: Callable[[bytes], None] = self._body.push
         self._passed: Sequence[Header] = ()  # of the response's headers
@@ -147,7 +126,11 @@ class Relay:
         self._end_at = NEVER if timeouts.total_s is None else now + timeouts.total_s
         patience_s = timeouts.first_token_factor * predicted_s
         first_s = max(timeouts.first_token_s, patience_s) if stream else timeouts.response_s
-        self.deadline_at = min(now + first_s, self._end_at)
+        self._due_at = self.deadline_at = min(now + first_s, self._end_at)
+        self._heartbeats = beats = heartbeats if stream and not raw else None
+        if beats is not None:
+            self.deadline_at = min(self._due_at, now + beats.interval_s)
+        self.promised = False  # the client was told of a stream that the replica has not begun
         self.heartbeat_at = now + timeouts.heartbeat_s
         self.committed = False
         self.first_events_at: float | None = None
@@ -218,12 +201,17 @@ class Relay:
     # --- response handler
 
     def on_head(self, status: int, headers: list[Header]) -> None:
-        self.status = status
+        if not self.promised:
+            self.status = status
         coding, content_type, self._passed = read_response(tuple(headers))
         if coding not in _PLAIN:
             self.fail(UpstreamProtocolError("The replica's answer is compressed, unasked."))
             return
-        if self._raw or status != 200 or not content_type.startswith(b"text/event-stream"):
+        events = status == 200 and content_type.startswith(b"text/event-stream")
+        if self.promised and not events:
+            self._body = NoStream(self, status)
+            self.on_body = self._body.push
+        elif self._raw or not events:
             # What is no JSON (sound, a stream of unknown form) is not to wait for its end.
             flows = self._raw and status == 200 and not content_type.startswith(_JSON)
             self._body = WholeBody(self, flows=flows)
@@ -242,17 +230,40 @@ class Relay:
 
     def on_deadline(self, now: float) -> None:
         """The sweep came by after `deadline_at`."""
-        if now >= self._end_at:
+        if now >= self._end_at or self._delivered:
             self.fail(UpstreamTimeout("The exchange took longer than allowed.", phase="total"))
         elif self._begun and self._relayed != self._sent:
             self._relayed = self._sent
-            self.deadline_at = min(now + self._timeouts.idle_s, self._end_at)
+            self._wait(now)
+        elif now < self._due_at and self._heartbeats is not None:
+            self._beat(self._heartbeats, now)
         elif self._begun:
             self.fail(UpstreamTimeout("The replica sent nothing for too long.", phase="idle"))
         else:
             self.fail(
                 UpstreamTimeout("The replica did not begin to answer in time.", phase="first_token")
             )
+
+    def _wait(self, now: float) -> None:
+        """Bytes have just come, and more must."""
+        self._due_at = self.deadline_at = min(now + self._timeouts.idle_s, self._end_at)
+        if self._heartbeats is not None:  # two looks without a byte in between are an interval
+            self.deadline_at = min(self._due_at, now + self._heartbeats.interval_s / 2)
+
+    def _beat(self, beats: Heartbeats, now: float) -> None:
+        self.deadline_at = min(self._due_at, now + beats.interval_s)
+        if not self.committed and beats.before_head:
+            self._passed, self.status = read_response(HEAD).passed, 200
+            self.start(None)
+            self.promised = True
+        silent = self.committed and self._relayed == self._sent
+        if silent and self._in_events and not self._streamed.mid_event:
+            self._exchange.write(COMMENT)
+        self._relayed = self._sent
+
+    @property
+    def _in_events(self) -> bool:
+        return self.promised or self._body is self._streamed
 
     # --- called by the body
 
@@ -261,11 +272,13 @@ class Relay:
         if not self._begun:
             self._begun = True
             now = self.now()
-            self.deadline_at = min(now + self._timeouts.idle_s, self._end_at)
+            self._wait(now)
             self._on_first_event(now)
 
     def start(self, length: int | None) -> None:
         """Send the head: from here on there is no other replica."""
+        if self.promised:
+            return
         self.committed = True
         self._exchange.start(self.status, (*self._passed, *self._own_headers), length)
 
@@ -312,7 +325,7 @@ class Relay:
         self._done.set_exception(error)
 
     def _cut(self, error: GatewayError) -> None:
-        if self._body is self._streamed:
+        if self._in_events:
             mid_event = self._streamed.mid_event
             event = error_event(error, self._exchange.id, mid_event=mid_event, shape=self._shape)
             self._exchange.write(event)

@@ -75,6 +75,38 @@ class WholeBody:
         relay.deliver(body)
 
 
+class NoStream:
+    """An answer in one piece to a client that was promised a stream: it becomes the failure that
+    ends it."""
+
+    __slots__ = ("_data", "_relay", "_status", "usage")
+
+    def __init__(self, relay: Relay, status: int) -> None:
+        self._relay = relay
+        self._status = status
+        self._data = b""
+        self.usage: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<NoStream status={self._status}>"
+
+    def part(self) -> None:
+        """The relay has ended; nothing more comes."""
+        del self._relay
+
+    def push(self, data: bytes) -> None:
+        if len(self._data) < _TAIL:  # an error is far smaller
+            self._data += data
+
+    def end(self) -> None:
+        status = self._status
+        failure = _failure(status, self._data)
+        if failure is None:
+            text = _message(self._data) or f"The replica answered {status} without a stream."
+            failure = UpstreamAnswered(text, status=status if status >= 400 else 502)
+        self._relay.fail(failure)
+
+
 def _failure(status: int, body: bytes) -> UpstreamError | None:
     """A status that is the replica's failure rather than an answer to the client."""
     if status in _REFUSED_OUR_KEY:

@@ -101,6 +101,7 @@ class Snapshot:
             budget=self.budget,
             max_tries=config.upstream.retries.max_tries,
             timeouts=config.upstream.timeouts,
+            heartbeats=config.upstream.heartbeats,
             watchdog=around.watchdog,
             estimates=self.limiter.estimates,
             server_timing=config.listen.server_timing,

@@ -330,3 +330,15 @@ async def test_a_first_token_may_take_as_long_as_it_was_predicted_to(
         predicted_s=predicted_s,
     )
     assert relay.deadline_at - relay.now() == pytest.approx(patience_s, abs=1.0)
+
+
+async def test_a_replica_that_does_not_end_its_framing_is_not_waited_for() -> None:
+    s = Setting()
+    await asyncio.sleep(0)
+    s.relay.on_head(200, SSE_HEADERS)
+    s.relay.on_body(EVENT)
+    s.relay.on_body(DONE)
+    assert s.exchange.ended == "finished"
+    s.relay.on_deadline(s.relay.deadline_at)
+    assert await s.outcome() is None
+    assert s.upstream.aborted
