@@ -158,6 +158,21 @@ class RetriesConfig(Section):
     budget_floor: Count = 10
 
 
+class HedgeConfig(Section):
+    """A second try, on another replica, beside one whose first token is late: after `after_s`, or
+    after `after_p95_factor` times the 95th percentile of the model's latest first tokens, and never
+    before it was predicted to come. Whoever answers first has won, the other one is cancelled. At
+    most `budget_ratio` of the streams of the last 10 s, plus one."""
+
+    after_s: Seconds | None = None
+    after_p95_factor: Annotated[float, Meta(ge=1)] | None = None
+    budget_ratio: Ratio = 0.05
+
+    def __post_init__(self) -> None:
+        if (self.after_s is None) == (self.after_p95_factor is None):
+            raise ValueError("expected either after_s or after_p95_factor")
+
+
 class PoolConfig(Section):
     """Connections kept for reuse, for each replica.
 
@@ -217,8 +232,15 @@ class UpstreamConfig(Section):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     heartbeats: HeartbeatsConfig | None = None
     retries: RetriesConfig = RetriesConfig()
+    hedge: HedgeConfig | None = None
     pool: PoolConfig = PoolConfig()
     health: HealthConfig = HealthConfig()
     http2_engine: EngineName = "nghttp2"
     active_health: bool = True
     metrics: ScrapeConfig | Literal["off"] = ScrapeConfig()
+
+    def __post_init__(self) -> None:
+        if self.hedge is not None and self.heartbeats is not None and self.heartbeats.before_head:
+            raise Contradictions(
+                [(".hedge", "a heartbeat before the head leaves no choice; drop one of them")]
+            )

@@ -173,6 +173,10 @@ class UpstreamAnswered(UpstreamError):
             self.kind = BadRequest.kind
 
 
+class Outrun(GatewayError):
+    """A try that another one was faster than. Nobody is told."""
+
+
 class UpstreamUnreachable(UpstreamError):
     """No connection could be made, or it was refused: nothing was sent."""
 

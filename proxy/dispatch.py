@@ -8,96 +8,26 @@ connections at the very moment at which we use them (RFC 9112 section 9.3.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple
 
-from core.claim import Claim
 from core.clock import Clock
-from core.errors import GatewayError, RateLimited, Unavailable, UpstreamError, UpstreamReset
+from core.errors import GatewayError, Outrun, RateLimited, Unavailable, UpstreamError, UpstreamReset
 from core.exchange import Exchange, Header
 from core.metrics import Metrics
-from core.prompt import Prompt
-from core.replica import Replica
 from proxy.access_log import AccessRecord, milliseconds
 from proxy.delivery import Delivery, TokenEstimates
 from proxy.flow import RelayTimeouts, Watchdog
 from proxy.headers import with_traceparent
 from proxy.heartbeats import Heartbeats
+from proxy.hedge import Hedging, Race
 from proxy.phases import server_timing, spent_in
 from proxy.prefills import Prefills
-from proxy.relay import Relay, Upstream
+from proxy.relay import Relay
 from proxy.turns import LARGE_BYTES, next_pass
-
-
-class Lease(AbstractContextManager["Lease"], Protocol):
-    """A replica held for one exchange. `outlived`: it has left the configuration since."""
-
-    @property
-    def replica(self) -> Replica: ...
-
-    @property
-    def predicted_cached(self) -> int: ...
-
-    @property
-    def predicted_first_token_s(self) -> float: ...
-
-    @property
-    def disturbance_s(self) -> float: ...
-
-    @property
-    def outlived(self) -> bool: ...
-
-    def moved(self) -> None: ...
-
-    def explain(self) -> str:
-        """Why it is this replica, in one line."""
-
-    def first_token(self, now: float) -> None: ...
-
-    def settle(
-        self, *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int
-    ) -> None: ...
-
-
-class Router(Protocol):
-    async def lease(
-        self,
-        *,
-        model: str,
-        prompt: Prompt,
-        max_output_tokens: int | None,
-        exclude: Sequence[str] = (),
-        claim: Claim,
-        enter: Callable[[str, float], None],
-    ) -> Lease: ...
-
-
-class UpstreamConnection(Upstream, Protocol):
-    @property
-    def reused(self) -> bool: ...
-
-    def send(
-        self, method: bytes, path: bytes, headers: Sequence[Header], body: bytes, handler: Relay
-    ) -> None: ...
-
-
-class Pool(Protocol):
-    async def connect(self, replica_id: str, fresh: bool = False) -> UpstreamConnection: ...
-
-
-class Health(Protocol):
-    def succeeded(self, replica_id: str) -> None: ...
-
-    def failed(self, replica_id: str, error: UpstreamError) -> None: ...
-
-
-class Budget(Protocol):
-    def started(self, now: float) -> None: ...
-
-    def take(self, now: float) -> bool: ...
+from proxy.upstreams import Budget, Health, Lease, Pool, Router
 
 
 def _in_time(delivery: Delivery, left_s: float, lease: Lease) -> Sequence[Header]:
@@ -117,6 +47,14 @@ def _all_timings(record: AccessRecord, now: Clock) -> bytes:
     """A comment for the end of a stream (SSE section 9.2.6): what each phase took, to the last."""
     record.enter("relay", now())
     return b": server-timing " + server_timing(spent_in(record.trail)) + b"\n\n"
+
+
+class _Job(NamedTuple):
+    """What all tries for one answer share. `record`: where the answer is noted."""
+
+    exchange: Exchange
+    delivery: Delivery
+    record: AccessRecord
 
 
 class Dispatcher:
@@ -139,9 +77,11 @@ class Dispatcher:
         server_timing: Literal["asked", "always", "off"] = "asked",
         bases: Mapping[str, str] = MappingProxyType({}),
         prefills: Prefills | None = None,
+        hedging: Hedging | None = None,
     ) -> None:
         """`bases`: of models without replicas of their own those whose replicas serve them.
-        `prefills`: None where every replica prefills by itself."""
+        `prefills`: None where every replica prefills by itself. `hedging`: None where a late
+        request gets no second try."""
         self._router = router
         self._pool = pool
         self._health = health
@@ -155,6 +95,7 @@ class Dispatcher:
         self._server_timing = server_timing
         self._bases = bases
         self._prefills = prefills
+        self._hedging = hedging
         self._retries = metrics.counter(
             "headrace_retries_total", "Tries beyond the first, by the failure before", ("reason",)
         )
@@ -167,6 +108,7 @@ class Dispatcher:
         self._budget.started(self._now())
         if record.trace is not None:
             delivery.headers = with_traceparent(delivery.headers, record.trace.header)
+        job = _Job(exchange, delivery, record)
         excluded = [*delivery.exclude]
         fresh = False
         refreshed = False
@@ -191,13 +133,20 @@ class Dispatcher:
                 raise failure from None  # the replica's own words say more
             tries += 1
             record.tries = tries
-            replica_id = record.replica = lease.replica.id
+            record.replica = lease.replica.id
+            race = self._race(job, lease, excluded)
             try:
-                with lease:
-                    await self._try(exchange, delivery, record, lease, fresh)
-                self._note_outcome(lease, delivery, record)
+                first = self._try(job, lease, fresh, race)
+                if race is None:
+                    with lease:
+                        await first
+                else:
+                    await race.run(first)
+                self._note_outcome(lease if race is None else race.lease, delivery, record)
                 return
             except UpstreamError as error:
+                if race is not None:
+                    lease = race.lease
                 failure, failed_in = error, record.phase
                 reset = isinstance(error, UpstreamReset) and error.reused and not error.answered
                 if reset and not refreshed and not exchange.started:
@@ -205,22 +154,39 @@ class Dispatcher:
                     tries -= 1
                     self._retries.labels("stale_connection").inc()
                     continue
-                if not lease.outlived:
-                    self._health.failed(replica_id, error)
-                    excluded.append(replica_id)
+                self._blame(excluded, lease, error)
                 if not self._may_retry(exchange, error, tries):
                     raise
                 fresh = False
                 self._retries.labels(error.reason).inc()
 
-    async def _try(
-        self,
-        exchange: Exchange,
-        delivery: Delivery,
-        record: AccessRecord,
-        lease: Lease,
-        fresh: bool,
-    ) -> None:
+    def _race(self, job: _Job, lease: Lease, excluded: list[str]) -> Race | None:
+        exchange, delivery, record = job
+        # A leg elsewhere takes its time before there is anything to race with.
+        if self._hedging is None or not delivery.stream or self._prefills is not None:
+            return None
+
+        def attempt(second: Lease, race: Race) -> Coroutine[None, None, None]:
+            record.tries = (record.tries or 0) + 1
+            return self._try(job, second, False, race)
+
+        blame = partial(self._blame, excluded)
+        race = self._hedging.race(exchange, delivery, lease, attempt, blame)
+        race.exclude = excluded
+        return race
+
+    def _blame(self, excluded: list[str], lease: Lease, error: UpstreamError) -> None:
+        """A try failed: its replica is not tried again."""
+        replica_id = lease.replica.id
+        if not lease.outlived and replica_id not in excluded:
+            self._health.failed(replica_id, error)
+            excluded.append(replica_id)
+
+    async def _try(self, job: _Job, lease: Lease, fresh: bool, race: Race | None) -> None:
+        _, delivery, record = job
+        second = race is not None and race.is_second(lease)
+        if second:  # what comes before an answer is noted of the first try
+            record = AccessRecord(request_id=record.request_id)
         if len(delivery.body) >= LARGE_BYTES:
             await next_pass()  # choosing and sending are two steps
         now = self._now()
@@ -237,11 +203,34 @@ class Dispatcher:
             )
             record.enter("connect", self._now())
         connection = await self._pool.connect(lease.replica.id, fresh)
+        if race is not None and race.winner is not None:
+            connection.abort()
+            raise Outrun("Another replica has answered.")
         record.enter("first_token", self._now())
+        relay = self._relay(job, lease, second)
+        if not second:
+            delivery.relay = relay
+        self._watchdog.add(relay)
+        try:
+            if race is not None:
+                race.enter(relay, lease)
+            connection.send(delivery.method, delivery.path, headers, body, relay)
+            await relay.wait(connection)
+        finally:
+            connection.abort()  # of no effect after a complete answer
+            self._watchdog.discard(relay)
+            if race is None or race.winner in (None, relay):
+                self._take_stock(job, lease, relay, cached_elsewhere)
+
+    def _relay(self, job: _Job, lease: Lease, second: bool) -> Relay:
+        exchange, delivery, record = job
         own_headers = [*delivery.own_headers, *delivery.limit_headers]
         asked = exchange.request.header(b"x-headrace-timing")
 
         def on_first_event(now: float) -> None:
+            if second:
+                record.replica = lease.replica.id
+                record.predicted_cached_tokens = lease.predicted_cached
             delivery.begun = True
             if delivery.on_start is not None:
                 delivery.on_start(lease.replica.id)
@@ -269,27 +258,27 @@ class Dispatcher:
         )
         if asked == b"full" and delivery.stream:
             relay.last_words = partial(_all_timings, record, self._now)
-        delivery.relay = relay
-        self._watchdog.add(relay)
-        try:
-            connection.send(delivery.method, delivery.path, headers, body, relay)
-            await relay.wait(connection)
-        finally:
-            connection.abort()  # of no effect after a complete answer
-            self._watchdog.discard(relay)
+        return relay
+
+    def _take_stock(
+        self, job: _Job, lease: Lease, relay: Relay, cached_elsewhere: int | None
+    ) -> None:
+        """The try of `relay` has ended, and no other one has answered."""
+        exchange, delivery, record = job
+        if delivery.relay is relay:
             delivery.relay = None
-            record.status = relay.status if exchange.started else record.status
-            delivery.failure = relay.upstream_failure
-            record.first_events_at = relay.first_events_at
-            if delivery.begun:
-                delivery.take_stock(relay.usage, relay.content_events, self._estimates)
-                if cached_elsewhere is not None:  # what was fetched is not what was saved
-                    delivery.cached_tokens = cached_elsewhere
-                lease.settle(
-                    prompt_tokens=delivery.prompt_tokens,
-                    cached_tokens=delivery.cached_tokens,
-                    output_tokens=delivery.output_tokens,
-                )
+        record.status = relay.status if exchange.started else record.status
+        delivery.failure = relay.upstream_failure
+        record.first_events_at = relay.first_events_at
+        if delivery.begun:
+            delivery.take_stock(relay.usage, relay.content_events, self._estimates)
+            if cached_elsewhere is not None:  # what was fetched is not what was saved
+                delivery.cached_tokens = cached_elsewhere
+            lease.settle(
+                prompt_tokens=delivery.prompt_tokens,
+                cached_tokens=delivery.cached_tokens,
+                output_tokens=delivery.output_tokens,
+            )
 
     def _tells_timing(self, asked: bytes | None) -> bool:
         """`asked`: the value of the client's header, if it has sent one."""

@@ -83,6 +83,7 @@ class Relay:
         "last_words",
         "now",
         "on_body",
+        "on_commit",
         "promised",
         "seeking",
         "status",
@@ -130,6 +131,7 @@ class Relay:
         self._heartbeats = beats = heartbeats if stream and not raw else None
         if beats is not None:
             self.deadline_at = min(self._due_at, now + beats.interval_s)
+        self.on_commit: Callable[[Relay], None] | None = None
         self.promised = False  # the client was told of a stream that the replica has not begun
         self.heartbeat_at = now + timeouts.heartbeat_s
         self.committed = False
@@ -154,7 +156,8 @@ class Relay:
             raise
         finally:
             self.deadline_at = NEVER
-            self._exchange.source = None
+            if self._exchange.source is self:
+                self._exchange.source = None
             self._upstream = None
             self._part()
 
@@ -279,6 +282,9 @@ class Relay:
         """Send the head: from here on there is no other replica."""
         if self.promised:
             return
+        if self.on_commit is not None:
+            self.on_commit(self)
+            self._exchange.source = self
         self.committed = True
         self._exchange.start(self.status, (*self._passed, *self._own_headers), length)
 

@@ -21,6 +21,8 @@ from proxy.catalog import Catalog
 from proxy.cors import Cors
 from proxy.dispatch import Dispatcher
 from proxy.flow import Watchdog
+from proxy.hedge import Hedging
+from proxy.lateness import Lateness
 from proxy.observe import Observer
 from proxy.overload.admission import Admission
 from proxy.pins import Pins
@@ -109,6 +111,7 @@ class Snapshot:
             metrics=metrics,
             bases=bases,
             prefills=_prefills(config, around),
+            hedging=_hedging(config, around),
         )
         self.pipeline = Pipeline(
             Services(
@@ -233,6 +236,20 @@ def _prefills(config: Config, around: Surroundings) -> Prefills | None:
         least_tokens=settings.least_tokens,
         tokens_per_second=settings.transfer_tokens_per_second,
         others_weight=config.routing.others_weight,
+    )
+
+
+def _hedging(config: Config, around: Surroundings) -> Hedging | None:
+    hedge = config.upstream.hedge
+    if hedge is None:
+        return None
+    return Hedging(
+        router=around.replicas.router,
+        lateness=Lateness(hedge),
+        budget=RetryBudget(hedge.budget_ratio, floor=1),
+        watchdog=around.watchdog,
+        clock=around.clock,
+        metrics=around.metrics,
     )
 
 

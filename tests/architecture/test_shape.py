@@ -47,6 +47,7 @@ PERFORMS = {
     "proxy.access_log",
     "proxy.listen.arrivals",
     "proxy.flow",
+    "proxy.hedge",
     "proxy.http1.connection",
     "proxy.http2.connection",
     "proxy.line_sink",

@@ -85,6 +85,12 @@ def test_a_bad_replica_is_named(values: dict[str, Any], path: str) -> None:
         {"metrics": "on"},
         {"pool": {"ping_s": 0.5}},
         {"http2_engine": "h3"},
+        {"health": {"failure_ratio": 0}},
+        {"heartbeats": {"interval_s": 0.1}},
+        {"hedge": {}},
+        {"hedge": {"after_s": 2, "after_p95_factor": 3}},
+        {"hedge": {"after_p95_factor": 0.5}},
+        {"hedge": {"after_s": 2}, "heartbeats": {"before_head": True}},
     ],
 )
 def test_a_bad_upstream_is_refused(values: dict[str, Any]) -> None:

@@ -190,6 +190,24 @@ class FakeRouter:
         self.leases: list[FakeLease] = []
         self.held = 0
         self.on_lease: Callable[[FakeLease, int], object] = lambda lease, number: None
+        self.queues: dict[str, object] = {}
+
+    def pick(
+        self,
+        *,
+        model: str,
+        prompt: Prompt,
+        max_output_tokens: int | None,
+        exclude: Sequence[str] = (),
+    ) -> FakeLease:
+        for replica_id in self.replica_ids:
+            if replica_id not in exclude:
+                lease = FakeLease(replica_id, self)
+                self.leases.append(lease)
+                self.held += 1
+                self.on_lease(lease, len(self.leases))
+                return lease
+        raise Unavailable("No replica is left.")
 
     async def lease(
         self,
@@ -201,14 +219,9 @@ class FakeRouter:
         claim: Claim = NOBODY,
         enter: Callable[[str, float], None] | None = None,
     ) -> FakeLease:
-        for replica_id in self.replica_ids:
-            if replica_id not in exclude:
-                lease = FakeLease(replica_id, self)
-                self.leases.append(lease)
-                self.held += 1
-                self.on_lease(lease, len(self.leases))
-                return lease
-        raise Unavailable("No replica is left.")
+        return self.pick(
+            model=model, prompt=prompt, max_output_tokens=max_output_tokens, exclude=exclude
+        )
 
 
 class FakeHealth:
