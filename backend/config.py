@@ -80,7 +80,7 @@ class ReplicaConfig(Section):
     `data_parallel_rank`: which of the engines behind `url` this is; each of them is a replica with
     an `id` of its own. `kv_events`: how it tells what its prefix cache holds; `auto` asks its
     `/kv_event_sources`. `role`: replicas that `prefill` do that for those that answer, `decode` or
-    `both`, which differ in nothing: one that must can always prefill.
+    `both`, which differ in nothing: one that must can always prefill. `drain`: it gets nothing new.
     """
 
     url: str
@@ -95,6 +95,7 @@ class ReplicaConfig(Section):
     data_parallel_rank: Count | None = None
     kv_events: Literal["auto", "off"] | KvEventsConfig = "auto"
     role: Literal["both", "prefill", "decode"] = "both"
+    drain: bool = False
 
     def __post_init__(self) -> None:
         try:

@@ -283,4 +283,7 @@ def _reason(
             return f"model {name}: no usable replica, all {len(model.members)} are down"
         if config.active_health and not model.answered():
             return f"model {name}: no replica has answered yet"
+    for name in wanted or ():
+        if name not in models:
+            return f"model {name}: it has no replica"
     return None

@@ -22,6 +22,8 @@ EXIT_CONFIG = 2
 _COMMANDS = {
     "serve": "proxy.serve.commands:serve",
     "reload": "proxy.serve.commands:reload",
+    "drain": "proxy.serve.commands:drain",
+    "undrain": "proxy.serve.commands:undrain",
     "check": "proxy.serve.commands:check",
     "schema": "proxy.serve.commands:schema",
     "key": "proxy.serve.identities:key",
@@ -74,7 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     reload = commands.add_parser(
         "reload", help="have the running gateway read its configuration anew"
     )
-    for command in (serve, reload, check):
+    drain = commands.add_parser("drain", help="send nothing new to a replica")
+    undrain = commands.add_parser("undrain", help="send to a drained replica again")
+    for command in (drain, undrain):
+        command.add_argument("replica", metavar="REPLICA", help="its id")
+    for command in (serve, reload, drain, undrain, check):
         command.add_argument("-c", "--config", required=True, metavar="FILE", help="the YAML file")
     commands.add_parser("schema", help="print the JSON Schema of the configuration file")
     _add_key(commands)

@@ -1,5 +1,5 @@
-"""The commands `serve`, `reload`, `check` and `schema`. Each returns an exit status or raises
-ConfigError."""
+"""The commands `serve`, `reload`, `drain`, `undrain`, `check` and `schema`. Each returns an exit
+status or raises ConfigError."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from proxy.listen.sockets import bind_all, raise_descriptor_limit
 from proxy.serve import app
 from proxy.serve.config import Config
 from proxy.serve.host_memory import HostMemory
+from proxy.serve.supervise.channel import Channel
 from proxy.serve.supervise.control import ControlSocket, NobodyThere, visit
-from proxy.serve.supervise.messages import Outcome, Rejected, Reload
+from proxy.serve.supervise.messages import DrainReplica, Outcome, Rejected, Reload
 from proxy.serve.supervise.replace import CannotReplace, Predecessor
 from proxy.serve.supervise.run_dir import NO_PLACE, control_path, control_path_of
 from proxy.serve.supervise.service import Service, read_config, warn
@@ -127,8 +128,22 @@ def _check_alone(place: str | None) -> None:
 
 def reload(arguments: argparse.Namespace) -> int:
     """Have the running gateway read its configuration anew, and say what came of it."""
-    path = os.path.abspath(arguments.config)
-    place = control_path_of(path, os.environ)
+    return _ask(Reload(os.path.abspath(arguments.config)))
+
+
+def drain(arguments: argparse.Namespace) -> int:
+    """Have the running gateway send nothing new to a replica."""
+    return _ask(DrainReplica(os.path.abspath(arguments.config), arguments.replica))
+
+
+def undrain(arguments: argparse.Namespace) -> int:
+    """Have the running gateway send to a replica again."""
+    return _ask(DrainReplica(os.path.abspath(arguments.config), arguments.replica, drain=False))
+
+
+def _ask(question: Reload | DrainReplica) -> int:
+    """Of the gateway that runs with this configuration."""
+    place = control_path_of(question.path, os.environ)
     if place is None:
         say(NO_PLACE)
         return EXIT_NOBODY
@@ -137,7 +152,15 @@ def reload(arguments: argparse.Namespace) -> int:
     except NobodyThere as error:
         say(str(error))
         return EXIT_NOBODY
-    channel.send(Reload(path))
+    try:
+        channel.send(question)
+        return _outcome(channel, place)
+    finally:
+        channel.close()
+
+
+def _outcome(channel: Channel, place: str) -> int:
+    """What the gateway answers. Raises ConfigError with what it has against the configuration."""
     for message in channel.wait(_RELOAD_S):
         if isinstance(message, Outcome) and message.result == "refused":
             raise ConfigError(message.reason)

@@ -14,7 +14,7 @@ from backend.config import ReplicaConfig, UpstreamConfig
 from core.describe import did_you_mean
 from core.errors import ConfigError
 from core.loading import load, parse
-from core.section import Contradictions, OutputPath, Section
+from core.section import Contradictions, FilePath, OutputPath, Section
 from proxy.budgets.config import BudgetsConfig
 from proxy.config import (
     AccessTarget,
@@ -81,7 +81,8 @@ class Config(Section):
     listen: ListenConfig
     auth: Literal["none"] | AuthConfig
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
-    replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
+    replicas: tuple[ReplicaConfig, ...] = ()
+    replicas_file: FilePath | None = None
     admin: AdminConfig | None = None
     workers: Annotated[int, Meta(ge=1, le=256)] = msgspec.field(default_factory=_default_workers)
     propagation_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
@@ -114,6 +115,11 @@ class Config(Section):
         ]
         if faults:
             raise Contradictions(faults)
+
+    @property
+    def active(self) -> tuple[ReplicaConfig, ...]:
+        """The replicas that may get something new."""
+        return tuple(replica for replica in self.replicas if not replica.drain)
 
     @property
     def named_limits(self) -> LimitsConfig | None:
@@ -222,7 +228,8 @@ def _replica_faults(config: Config) -> Iterator[Fault]:
                 f"has the same id `{identity}` as $.replicas[{first}]; give each its own `id`",
             )
     for index, model in enumerate(config.models):
-        if model.adapter_of is None and model.name not in served:
+        listed = config.replicas_file is not None  # that file may be empty for now
+        if model.adapter_of is None and model.name not in served and not listed:
             yield f".models[{index}]", f"no replica serves `{model.name}`; add one to `replicas`"
 
 

@@ -163,7 +163,7 @@ class Core:
         }
         self.keeper.use(rooms, routing.index_entries)
         self._kv.use(
-            config.replicas if routing.policy == "prefix_affinity" else (),
+            config.active if routing.policy == "prefix_affinity" else (),
             upstream=config.upstream,
             contexts=prepared.upstream_tls,
             start_of=prepared.prompter.start_of,

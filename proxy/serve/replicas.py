@@ -40,10 +40,8 @@ class Replicas:
         """`worker`: which one it is, of several."""
         config, contexts = prepared.config, prepared.upstream_tls
         self._prepared = prepared
-        self.registry = Registry(
-            config.replicas, config.upstream, metrics, clock, contexts=contexts
-        )
-        self.pool = Pool(config.replicas, config.upstream, metrics, clock, contexts)
+        self.registry = Registry(config.active, config.upstream, metrics, clock, contexts=contexts)
+        self.pool = Pool(config.active, config.upstream, metrics, clock, contexts)
         self.registry.hooks.on_refused = self.pool.refused
         self.registry.hooks.activity = self.pool.activity
         memory = prepared.shared.host
@@ -84,8 +82,8 @@ class Replicas:
         """Replicas that are new are probed from now on. Raises ConfigError, with nothing left
         behind."""
         before, config = self._prepared, prepared.config
-        targets = self.pool.stage(config.replicas, config.upstream, prepared.upstream_tls)
-        roster = self.registry.stage(config.replicas, config.upstream, prepared.upstream_tls)
+        targets = self.pool.stage(config.active, config.upstream, prepared.upstream_tls)
+        roster = self.registry.stage(config.active, config.upstream, prepared.upstream_tls)
         self._staged = StagedReplicas(prepared, roster, targets, before.cold_for(prepared))
         return self._staged
 
@@ -135,7 +133,7 @@ class Replicas:
         prepared = self._prepared
         config, routing = prepared.config, prepared.config.routing
         self.kv.use(
-            config.replicas if routing.policy == "prefix_affinity" and not self._link else (),
+            config.active if routing.policy == "prefix_affinity" and not self._link else (),
             upstream=config.upstream,
             contexts=prepared.upstream_tls,
             start_of=prepared.prompter.start_of,

@@ -198,7 +198,7 @@ def test_a_roster_says_what_it_waits_for() -> None:
     roster.entries["r1"].member.probed(Probe.GOOD)
     assert (roster.unasked(), registry.unready(roster)) == ([], None)
     assert registry.ready() == "model m: no replica has answered yet"
-    assert registry.ready(["n"]) is None
+    assert registry.ready(["n"]) == "model n: it has no replica"
     registry.drop(roster)
     unprobed = registry.stage(replicas("r0", "r2"), UpstreamConfig(active_health=False))
     assert (unprobed.unasked(), registry.unready(unprobed)) == ([], None)

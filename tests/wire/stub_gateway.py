@@ -113,6 +113,9 @@ class StubService:
     def on_death(self, index: int) -> None:
         say(f"folded {index}")
 
+    def drain(self, replica_id: str, on: bool) -> str:
+        return "nothing is drained here"
+
     def took_over(self) -> None:
         say("took over")
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 from core.clock import Clock
 from proxy.serve.supervise.control import ControlSocket, Visitor
-from proxy.serve.supervise.messages import Rejected, Reload, TakeOver, Yield
+from proxy.serve.supervise.messages import DrainReplica, Rejected, Reload, TakeOver, Yield
 from proxy.serve.supervise.reloader import Answer
 
 Want = Callable[[str, Answer], None]
+Drain = Callable[[str, bool], str]
 Give = Callable[[Visitor], None]
 GiveWay = Callable[[int, Sequence[str]], None]
 
@@ -20,7 +21,8 @@ gateway that is not ready after a minute gives up."""
 
 
 class Desk:
-    """`want(why, answer)` asks for a reload of the configuration `path`, `give(visitor)` hands the
+    """`want(why, answer)` asks for a reload of the configuration `path`, in which `drain(id, on)`
+    has marked a replica (it returns why it cannot), `give(visitor)` hands the
     sockets out, `give_way(pid, kept)` leaves them to the visitor. `clock`: monotonic seconds."""
 
     def __init__(
@@ -29,6 +31,7 @@ class Desk:
         path: str,
         *,
         want: Want,
+        drain: Drain,
         give: Give,
         give_way: GiveWay,
         clock: Clock,
@@ -36,6 +39,7 @@ class Desk:
         self.control = control
         self._path = path
         self._want = want
+        self._drain = drain
         self._give = give
         self._give_way = give_way
         self._clock = clock
@@ -50,6 +54,8 @@ class Desk:
         for message in self.control.hear(visitor):
             if isinstance(message, Reload):
                 self._reload(visitor, message.path)
+            elif isinstance(message, DrainReplica):
+                self._drain_replica(visitor, message)
             elif isinstance(message, TakeOver):
                 self._take_over(visitor)
             elif isinstance(message, Yield) and visitor is self._taker:
@@ -59,9 +65,19 @@ class Desk:
             if visitor is self._taker:
                 self._taker = None
 
-    def _reload(self, visitor: Visitor, path: str) -> None:
+    def _drain_replica(self, visitor: Visitor, asked: DrainReplica) -> None:
+        if not _is_same(asked.path, self._path):
+            self._reload(visitor, asked.path)  # which says so
+            return
+        if fault := self._drain(asked.replica, asked.drain):
+            visitor.channel.send(Rejected(fault))
+            return
+        command = "drain" if asked.drain else "undrain"
+        self._reload(visitor, asked.path, f"headrace {command} {asked.replica}")
+
+    def _reload(self, visitor: Visitor, path: str, why: str = "headrace reload") -> None:
         if _is_same(path, self._path):
-            self._want("headrace reload", visitor.channel.send)
+            self._want(why, visitor.channel.send)
         else:
             visitor.channel.send(
                 Rejected(f"the gateway there (pid {os.getpid()}) runs {self._path}")

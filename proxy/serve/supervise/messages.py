@@ -101,6 +101,15 @@ class Reload(Message):
     path: str
 
 
+class DrainReplica(Message):
+    """Send nothing new to the replica (`drain` False: send to it again); the answer is as for
+    `Reload`."""
+
+    path: str
+    replica: str
+    drain: bool = True
+
+
 class Rejected(Message):
     """What was asked for is not done."""
 
@@ -134,7 +143,7 @@ class Yield(Message):
 
 _ANY = (
     Stage | Commit | Drop | Drain | Outcome | Ready | Staged | Refused | Committed | Reload
-    | Rejected | TakeOver | Listening | HandedOver | Yield
+    | DrainReplica | Rejected | TakeOver | Listening | HandedOver | Yield
 )  # fmt: skip
 _decoder = msgspec.json.Decoder(_ANY)
 _encoder = msgspec.json.Encoder()

@@ -4,15 +4,18 @@ next one."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection
 from typing import Literal, cast
 
+from core.describe import did_you_mean
 from core.errors import ConfigError
 from core.loading import parse, read
 from proxy.listen.sockets import Sockets
 from proxy.serve import app, core_process
 from proxy.serve.config import Config, warnings
 from proxy.serve.differences import differences
+from proxy.serve.discovery import merged
 from proxy.serve.floors import unsafe_libraries
 from proxy.serve.references import missing_references, referenced_files
 from proxy.serve.supervise.names import CORE
@@ -26,15 +29,28 @@ SETTLE_S = 10.0
 many seconds: until then the other one goes on."""
 
 
-def read_config(path: str, seen: dict[str, Identity]) -> tuple[bytes, Config]:
-    """The file at `path`, with everything there that it points at. `seen` is filled with all these
-    files as they were before. Raises ConfigError."""
+def read_config(
+    path: str, seen: dict[str, Identity], drained: Collection[str] = ()
+) -> tuple[bytes, Config]:
+    """The file at `path`, with everything there that it points at, the replicas of its
+    `replicas_file` and what is `drained` among them. `seen` is filled with all these files as they
+    were before. Raises ConfigError."""
     if faults := unsafe_libraries():
         raise ConfigError("\n".join(faults))
     seen[path] = identity(path)
     text = read(path)
     config = parse(text, path, Config)
     seen.update(look_at(referenced_files(config)))
+    if faults := list(missing_references(config)):
+        raise ConfigError("\n".join(faults))
+    if config.replicas_file is None and not drained:
+        return text, config
+    listed = None
+    if config.replicas_file is not None:
+        listed = str(config.replicas_file), read(config.replicas_file)
+    text = merged(text, os.path.dirname(os.path.abspath(path)), listed, drained)
+    config = parse(text, path, Config)
+    seen.update({file: identity(file) for file in referenced_files(config) if file not in seen})
     if faults := list(missing_references(config)):
         raise ConfigError("\n".join(faults))
     return text, config
@@ -62,6 +78,7 @@ class Service:
         self.seen = seen
         self._prepared = prepared
         self._sockets = sockets
+        self._drained: set[str] = set()
         self._settle_s = SETTLE_S if taken_over else 0.0
         self._reloads = prepared.shared.metrics_board.supervisor.counter(
             "headrace_config_reloads_total", "Attempts to use a changed configuration", ("result",)
@@ -122,6 +139,18 @@ class Service:
         shared.states.for_worker(index).clear()
         shared.loads.for_worker(index).clear()
 
+    def drain(self, replica_id: str, on: bool) -> str:
+        ids = [replica.replica.id for replica in self._config.replicas]
+        if replica_id in ids and on:
+            self._drained.add(replica_id)
+        elif replica_id in self._drained:
+            self._drained.discard(replica_id)
+        elif replica_id in ids:
+            return f"the replica {replica_id} is not drained by this command"
+        else:
+            return f"no replica has the id {replica_id}{did_you_mean(replica_id, ids)}"
+        return ""
+
     def took_over(self) -> None:
         """The sockets are ours alone."""
         self._settle_s = 0.0
@@ -129,7 +158,7 @@ class Service:
     # --- the next configuration
 
     def load(self, seen: dict[str, Identity]) -> Candidate:
-        text, config = read_config(self.path, seen)
+        text, config = read_config(self.path, seen, self._drained)
         prepared = app.prepare(config, previous=self._prepared)
         warn(prepared)
         return Candidate(text, tuple(differences(self._config, config)), prepared)

@@ -43,5 +43,9 @@ class Service(Source, Protocol):
     def on_death(self, index: int) -> None:
         """A worker was reaped, and its successor is not forked yet."""
 
+    def drain(self, replica_id: str, on: bool) -> str:
+        """From the next `load` on the replica gets nothing new, or something again. Returns why
+        that cannot be, or nothing."""
+
     def took_over(self) -> None:
         """The sockets that came from another gateway are ours alone now."""

@@ -145,6 +145,7 @@ class Supervisor:
                 control,
                 self._service.path,
                 want=self._reloader.want,
+                drain=self._service.drain,
                 give=lambda visitor: give(visitor, self._sockets, self._service.secret),
                 give_way=self._give_way,
                 clock=self._clock,

@@ -40,12 +40,30 @@ def test_the_smallest_configuration() -> None:
     assert config.admin is None
 
 
-@pytest.mark.parametrize("key", ["listen", "auth", "models", "replicas"])
+@pytest.mark.parametrize("key", ["listen", "auth", "models"])
 def test_what_cannot_be_left_out(key: str) -> None:
     without = document()
     del without[key]
     with pytest.raises(ConfigProblems, match=rf"\$: missing key `{key}`"):
         convert(without, Config, "/etc")
+
+
+def test_replicas_are_listed_somewhere() -> None:
+    without = document()
+    del without["replicas"]
+    with pytest.raises(ConfigProblems, match="no replica serves"):
+        convert(without, Config, "/etc")
+    config = convert({**without, "replicas_file": "replicas.yaml"}, Config, "/etc")
+    assert (config.replicas, config.replicas_file) == ((), "/etc/replicas.yaml")
+
+
+def test_one_that_is_drained_is_not_active() -> None:
+    replicas = [
+        {"url": "http://a:1", "model": "qwen3", "drain": True},
+        {"url": "http://b:1", "model": "qwen3"},
+    ]
+    config = made(replicas=replicas)
+    assert [replica.url for replica in config.active] == ["http://b:1"]
 
 
 @pytest.mark.parametrize(

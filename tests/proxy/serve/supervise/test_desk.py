@@ -6,7 +6,15 @@ from typing import Any, cast
 
 from proxy.serve.supervise.control import ControlSocket, Visitor
 from proxy.serve.supervise.desk import TAKE_OVER_S, Desk
-from proxy.serve.supervise.messages import Message, Outcome, Rejected, Reload, TakeOver, Yield
+from proxy.serve.supervise.messages import (
+    DrainReplica,
+    Message,
+    Outcome,
+    Rejected,
+    Reload,
+    TakeOver,
+    Yield,
+)
 from proxy.serve.supervise.reloader import Answer
 
 
@@ -39,6 +47,7 @@ class House:
     def __init__(self, path: str) -> None:
         self.control = FakeControl()
         self.wanted: list[Answer] = []
+        self.drained: list[bool] = []
         self.given: list[int] = []
         self.gave_way: list[tuple[int, Sequence[str]]] = []
         self.now = 1000.0
@@ -46,10 +55,17 @@ class House:
             cast(ControlSocket, self.control),
             path,
             want=lambda why, answer: self.wanted.append(answer),
+            drain=self.drain,
             give=lambda visitor: self.given.append(visitor.pid),
             give_way=lambda pid, kept: self.gave_way.append((pid, kept)),
             clock=lambda: self.now,
         )
+
+    def drain(self, replica_id: str, on: bool) -> str:
+        if replica_id != "gpu-1":
+            return f"no replica has the id {replica_id}"
+        self.drained.append(on)
+        return ""
 
     def says(self, visitor: Visitor, *messages: Message) -> list[Message]:
         """What the visitor is answered."""
@@ -90,6 +106,18 @@ def test_another_configuration_is_not_meant() -> None:
     assert isinstance(rejected, Rejected)
     assert rejected.reason.endswith("runs /etc/headrace.yaml")
     assert house.wanted == []
+
+
+def test_a_replica_is_drained_by_a_reload() -> None:
+    house, visitor = House("/c"), somebody(7)
+    assert house.says(visitor, DrainReplica("/c", "gpu-1")) == []
+    assert house.says(visitor, DrainReplica("/c", "gpu-1", drain=False)) == []
+    assert (house.drained, len(house.wanted)) == ([True, False], 2)
+    unknown = house.says(visitor, DrainReplica("/c", "gpu-9"))
+    assert unknown == [Rejected("no replica has the id gpu-9")]
+    (elsewhere,) = house.says(visitor, DrainReplica("/other", "gpu-1"))
+    assert isinstance(elsewhere, Rejected)
+    assert (house.drained, len(house.wanted)) == ([True, False], 2)
 
 
 def test_one_takes_over_at_a_time() -> None:
