@@ -12,14 +12,15 @@ import tempfile
 import time
 
 _EAGER = 20
-_PATIENT = 20
+ATTEMPTS = 40
 _PAUSE_S = 0.00005
 
 
 class SharedLock:
-    """To be made before the fork."""
+    """To be made before the fork. Of its `attempts` all but the first few are 50 us apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: int = ATTEMPTS) -> None:
+        self._attempts = attempts
         with tempfile.TemporaryFile() as file:
             self._file = os.dup(file.fileno())
 
@@ -27,8 +28,9 @@ class SharedLock:
         return f"<SharedLock {self._file}>"
 
     def take(self) -> bool:
-        """Whether it was to be had within a millisecond or two. Blocks so long."""
-        for number in range(_EAGER + _PATIENT):
+        """Whether it was to be had, with the usual attempts within a millisecond or two. Blocks so
+        long."""
+        for number in range(self._attempts):
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -276,7 +276,7 @@ async def test_so_many_handshakes_at_a_time_and_the_slow_ones_make_room(
         waited_s = time.monotonic() - began_at
         assert (await client.ask(chat())).status == 200
         assert waited_s > 1.0  # it waited in the queue
-        assert gateway.metric("headrace_accept_pauses_total", "handshakes") == 1
+        assert gateway.metric("headrace_accept_pauses_total", "handshakes") >= 1
         assert failures(gateway, "no_room") >= 1
         client.close()
         for _, writer in silent:

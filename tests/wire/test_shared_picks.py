@@ -21,7 +21,7 @@ from routing.router import Router
 WORKERS = 4
 REPLICAS = 8
 PICKS = 256
-UNLOCKED = 3
+PATIENCE = 100_000  # attempts, seconds: here the machine may have no time for who holds the lock
 
 
 class Fleet:
@@ -35,16 +35,14 @@ class Fleet:
 
 
 def test_they_spread_by_at_most_one() -> None:
-    # Where the machine has no time for us the lock may be had too late; that proves nothing.
-    counts = next(filter(None, (counts_of_picks() for _ in range(5))), None)
-    assert counts is not None
+    counts = counts_of_picks()
     assert sum(counts) == PICKS
     assert max(counts) - min(counts) <= 1, counts
 
 
-def counts_of_picks() -> list[int] | None:
-    """How many each replica got; None: somebody decided without the lock."""
-    ledger, lock = SharedLedger(WORKERS, REPLICAS), SharedLock()
+def counts_of_picks() -> list[int]:
+    """How many each replica got."""
+    ledger, lock = SharedLedger(WORKERS, REPLICAS), SharedLock(PATIENCE)
     ready, tell = os.pipe()
     go, start = os.pipe()
     children = []
@@ -59,9 +57,7 @@ def counts_of_picks() -> list[int] | None:
     codes = [os.waitpid(pid, 0)[1] for pid in children]
     for descriptor in (ready, tell, go, start):
         os.close(descriptor)
-    assert {os.waitstatus_to_exitcode(code) for code in codes} <= {0, UNLOCKED}
-    if any(codes):
-        return None
+    assert codes == [0] * WORKERS
     return [sum(ledger.place(place)[WORKERS : 2 * WORKERS]) for place in range(REPLICAS)]
 
 
@@ -79,7 +75,7 @@ def work(ledger: SharedLedger, lock: SharedLock, number: int, tell: int, go: int
             router.pick(model="m", prompt=prompt, max_output_tokens=10)
             for _ in range(PICKS // WORKERS)
         ]
-        unlocked = metrics.value("headrace_route_unlocked_total")
-        code = UNLOCKED if unlocked and leases else 0
+        assert metrics.value("headrace_route_unlocked_total") == 0
+        code = 0 if leases else 1
     finally:
         os._exit(code)
