@@ -13,7 +13,8 @@ from core.errors import ConfigError
 from core.loading import parse, read
 from proxy.listen.sockets import Sockets
 from proxy.serve import app, core_process
-from proxy.serve.config import Config, warnings
+from proxy.serve.config import Config
+from proxy.serve.config_warnings import warnings
 from proxy.serve.differences import differences
 from proxy.serve.discovery import merged
 from proxy.serve.floors import unsafe_libraries

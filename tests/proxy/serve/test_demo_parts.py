@@ -9,7 +9,8 @@ import yaml
 
 from core.errors import ConfigError
 from proxy.serve import demo_parts
-from proxy.serve.config import load_config, warnings
+from proxy.serve.config import load_config
+from proxy.serve.config_warnings import warnings
 from proxy.serve.demo_parts import MODEL, configuration, make_place
 
 
