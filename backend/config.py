@@ -72,29 +72,37 @@ class KvEventsConfig(Section):
             raise Contradictions(faults)
 
 
-class ReplicaConfig(Section):
-    """One model server. `id` (default `host:port`) names it in logs and metrics.
+class ReplicaTraits(Section, kw_only=True):
+    """What replicas of one kind have in common.
 
     `protocol`: `auto` is what the TLS handshake (ALPN) agrees on, HTTP/2 if the replica offers it,
     and HTTP/1.1 in the clear; `h2` in the clear is HTTP/2 without asking (prior knowledge).
-    `data_parallel_rank`: which of the engines behind `url` this is; each of them is a replica with
-    an `id` of its own. `kv_events`: how it tells what its prefix cache holds; `auto` asks its
-    `/kv_event_sources`. `role`: replicas that `prefill` do that for those that answer, `decode` or
-    `both`, which differ in nothing: one that must can always prefill. `drain`: it gets nothing new.
+    `kv_events`: how it tells what its prefix cache holds; `auto` asks its `/kv_event_sources`.
+    `role`: replicas that `prefill` do that for those that answer, `decode` or `both`, which differ
+    in nothing: one that must can always prefill.
     """
 
-    url: str
     model: str
     protocol: Wire = "auto"
-    id: Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
     weight: Annotated[float, Meta(gt=0)] = 1.0
     max_in_flight: Positive | None = None
     kv_tokens: Positive | None = None
     api_key: Secret | None = None
     tls: ReplicaTlsConfig | None = None
-    data_parallel_rank: Count | None = None
     kv_events: Literal["auto", "off"] | KvEventsConfig = "auto"
     role: Literal["both", "prefill", "decode"] = "both"
+
+
+class ReplicaConfig(ReplicaTraits, kw_only=True):
+    """One model server. `id` (default `host:port`) names it in logs and metrics.
+
+    `data_parallel_rank`: which of the engines behind `url` this is; each of them is a replica with
+    an `id` of its own. `drain`: it gets nothing new.
+    """
+
+    url: str
+    id: Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,128}$")] | None = None
+    data_parallel_rank: Count | None = None
     drain: bool = False
 
     def __post_init__(self) -> None:
