@@ -107,9 +107,16 @@ def start_redis(processes: Processes, folder: Path) -> None:
 
 
 def start_gateway(
-    processes: Processes, folder: Path, port: int, upstreams: tuple[int, ...], **changes: object
+    processes: Processes,
+    folder: Path,
+    port: int,
+    upstreams: tuple[int, ...],
+    *,
+    admin: int = 0,
+    **changes: object,
 ) -> int | None:
-    """The gateway with every feature on; `changes` replace sections of its configuration."""
+    """The gateway with every feature on; `changes` replace sections of its configuration. `admin`:
+    its port, 0: any."""
     issuer = {
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
@@ -125,7 +132,7 @@ def start_gateway(
         "tokenizer": str(DEMO_MODEL / "tokenizer.json"),
         "chat_template": str(DEMO_MODEL / "chat_template.jinja"),
     }
-    admin = free_port()
+    admin = admin or free_port()
     config = {
         "listen": {
             "addresses": [f"127.0.0.1:{port}"],

@@ -43,6 +43,11 @@ def running(name: str | None = None) -> list[asyncio.Task[Any]]:
     return [task for task in _running if name is None or task.get_name() == name]
 
 
+def count() -> int:
+    """How many spawned tasks have not ended."""
+    return len(_running)
+
+
 def _ended(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:

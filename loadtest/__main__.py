@@ -13,6 +13,7 @@ from loadtest import (
     replica_command,
     report_command,
     run_command,
+    soak_command,
     sweep_command,
 )
 
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     compare_command.add_to(commands)
     replay_command.add_to(commands)
     gate_command.add_to(commands)
+    soak_command.add_to(commands)
     replica_command.add_to(commands)
     namespace = parser.parse_args(arguments)
     try:

@@ -50,6 +50,17 @@ class Opening:
 
 
 @dataclass(slots=True)
+class Seen:
+    """One figure of one process of the server, or of its metrics, at several instants."""
+
+    of: str
+    what: str
+    unit: str
+    at: array[float] = field(default_factory=lambda: array("d"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+
+@dataclass(slots=True)
 class Samples:
     """Everything that was measured. Gaps between tokens are of answers due at `gap_due_at`.
 
@@ -67,6 +78,8 @@ class Samples:
     reconnects: int = 0
     gaps: array[float] = field(default_factory=lambda: array("d"))
     gap_due_at: array[float] = field(default_factory=lambda: array("d"))
+    seen: list[Seen] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add_gaps(self, due_at: float, gaps: list[float]) -> None:
         self.gaps.extend(gaps)

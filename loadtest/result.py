@@ -96,6 +96,16 @@ class Rows(Struct, kw_only=True):
     tpot_ms: list[float | None]
 
 
+class Series(Struct, kw_only=True):
+    """What one process of the server used (`of`, `what`), or one of its metrics, over time."""
+
+    of: str
+    what: str
+    unit: str
+    at_s: list[float]
+    values: list[float]
+
+
 class Result(Struct, kw_only=True):
     format: int
     verdict: Verdict
@@ -109,6 +119,7 @@ class Result(Struct, kw_only=True):
     gaps: Histogram
     rows: Rows
     about: dict[str, Any]
+    series: list[Series] = []
 
     def metric(self, name: str) -> Metric | None:
         return next((metric for metric in self.metrics if metric.name == name), None)

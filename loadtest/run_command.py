@@ -36,10 +36,12 @@ from loadtest.scenario import (
     shipped,
 )
 from loadtest.summary import summarize
+from loadtest.watch import Watch
 
 INVALID = 1
 CANNOT = 2
 INTERRUPTED = 130
+TASKS = "headrace_tasks"
 
 _SECRET = ("authorization", "api-key", "x-api-key", "cookie")
 
@@ -82,6 +84,22 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ca", metavar="FILE", help="trust these certificates alone (PEM)")
     parser.add_argument("--insecure", action="store_true", help="trust any certificate")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    watch = parser.add_argument_group("the server's processes, where they run on this machine")
+    watch.add_argument(
+        "--pid",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="see what it and its descendants use (may be repeated)",
+    )
+    watch.add_argument("--metrics", metavar="URL", help="and some of its metrics (Prometheus)")
+    watch.add_argument(
+        "--gauge",
+        action="append",
+        metavar="NAME",
+        help="which ones (may be repeated; default: headrace_tasks)",
+    )
     tokens = parser.add_argument_group("tokens (JWT), minted before the run")
     tokens.add_argument("--token-key", type=Path, metavar="FILE", help="private key, PEM")
     tokens.add_argument("--token-kid", metavar="ID", help="the key's id")
@@ -131,12 +149,19 @@ def changed(scenario: Scenario, arguments: argparse.Namespace) -> Scenario:
     return msgspec.structs.replace(scenario, **changes)
 
 
-def at_rate(scenario: Scenario, rate: float) -> Scenario:
-    """The same arrivals at another rate. CannotRun where that has no one meaning."""
+def rate_of(scenario: Scenario) -> float:
+    """Sessions per second. CannotRun where that has no one meaning."""
     arrivals = scenario.arrivals
     if isinstance(arrivals, Closed | Ramp | Burst):
         kind = type(arrivals).__name__.lower()
         raise CannotRun(f"--rate: the arrivals of this scenario are of kind {kind}")
+    return arrivals.rate
+
+
+def at_rate(scenario: Scenario, rate: float) -> Scenario:
+    """The same arrivals at another rate. CannotRun where that has no one meaning."""
+    arrivals = scenario.arrivals
+    rate_of(scenario)
     if rate <= 0:
         raise CannotRun("--rate: give a number above 0")
     replaced = msgspec.structs.replace(arrivals, rate=rate)
@@ -169,15 +194,27 @@ def seed_of(arguments: argparse.Namespace) -> int:
 def watched(runner: Runner, scenario: Scenario, arguments: argparse.Namespace) -> Samples:
     """Run it in a loop of its own, with progress on a terminal, until it ends or is told to."""
     show = not arguments.quiet and sys.stderr.isatty()
+    watch = watch_of(arguments)
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection of garbage would be a lag of the client's own
     try:
-        with _many_connections():
-            return uvloop.run(_until_interrupted(runner, scenario.total_s if show else 0.0))
+        with _many_connections(), watch:
+            samples = uvloop.run(_until_interrupted(runner, scenario.total_s if show else 0.0))
+        samples.seen, samples.notes = watch.seen, watch.notes
+        return samples
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def watch_of(arguments: argparse.Namespace) -> Watch:
+    """CannotRun."""
+    gauges = arguments.gauge or [TASKS]
+    try:
+        return Watch(arguments.pid, arguments.metrics, gauges)
+    except (ProcessLookupError, OverflowError) as error:
+        raise CannotRun("--pid: no such process") from error
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from loadtest import stats
+from loadtest import server_side, stats
 from loadtest.record import LEFT, OK, UNFINISHED, Record, Samples
 from loadtest.result import (
     FORMAT,
@@ -56,12 +56,18 @@ def summarize(scenario: Scenario, seed: int, samples: Samples, about: dict[str, 
     measured_s = max(end - begin, 0.0)
     whole_s = max(samples.ended_at - samples.began_at, 1e-9)
     cpu, starved = samples.cpu_s / whole_s, samples.starved_s / whole_s
+    verdict = judge(counts, metrics, cpu, starved)
+    verdict.notes += samples.notes
+    series = server_side.series_of(samples)
     return Result(
         format=FORMAT,
-        verdict=judge(counts, metrics, cpu, starved),
+        verdict=verdict,
         interrupted=samples.interrupted,
         measured_s=measured_s,
-        rates=_rates(counts, measured_s, cpu, starved),
+        rates={
+            **_rates(counts, measured_s, cpu, starved),
+            **server_side.cpu_rates(series, counts, begin - samples.began_at),
+        },
         counts=counts,
         metrics=metrics,
         by_kind={
@@ -77,6 +83,7 @@ def summarize(scenario: Scenario, seed: int, samples: Samples, about: dict[str, 
         ),
         rows=_rows(answers, samples.began_at),
         about=about,
+        series=series,
     )
 
 

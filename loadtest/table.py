@@ -94,6 +94,12 @@ def what_came(result: Result) -> list[str]:
             f"TLS sessions resumed, {counts.reconnects} requests sent again as a kept connection "
             "had just been closed"
         )
+    if "server_cpu_us_per_answer" in rates:
+        per_token = rates.get("server_cpu_us_per_token", 0.0)
+        lines.append(
+            f"server's processes: {rates['server_cpu_us_per_answer']:.0f} us of CPU for each "
+            f"answer, {per_token:.1f} us for each token of them"
+        )
     for name, count in counts.errors.items():
         example = counts.examples.get(name, "")
         lines.append(f"  {count} x {name}{': ' + example if example else ''}")

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 
+from core import tasks
 from core.load_board import LoadBoard
 from core.metrics import Metrics
 from proxy.config import LagConfig, OverloadConfig, SharesConfig
@@ -65,6 +66,7 @@ class Shedding:
         self._lateness = metrics.gauge(
             "headrace_loop_lag_seconds", "Average lateness of the event loops, added up"
         ).labels()
+        self._tasks = metrics.gauge("headrace_tasks", "Tasks under way, of all workers").labels()
         watchdog.every_tick(self.tick)
 
     def __repr__(self) -> str:
@@ -78,6 +80,7 @@ class Shedding:
             return
         self._looked_at = now
         self._lateness.set(self._lag.average_s)
+        self._tasks.set(tasks.count())
         with contextlib.suppress(OSError):  # no descriptor left to read it with
             self._load.set_resident_bytes(own_resident_bytes())
         state = decide(self._state, self._gauges(), now)
