@@ -4,6 +4,9 @@ The guard walks the headers of the frames that arrive, before the engine sees th
 same whichever engine runs. Every budget is a bucket that leaks: a burst, and so many more a second.
 They stand far above what honest clients do and below what hurts (CVE-2019-9512 to -9518,
 CVE-2023-44487, CVE-2024-27316, CVE-2025-8671).
+
+It also ends what libnghttp2 lets pass: a message on a stream that the client has ended or reset, or
+has never opened and never can (RFC 9113 sections 5.1 and 5.1.1), and PRIORITY of no stream (6.3).
 """
 
 from __future__ import annotations
@@ -79,6 +82,8 @@ class FrameGuard:
         self._block = 0
         self._continuations = 0
         self._credited = 0
+        self._highest = 0  # stream that the client opened
+        self._open: set[int] = set()  # those on which it may still send a message's frames
         by_name = {name: _Budget(name, burst, rate, now) for name, burst, rate in _BURSTS.values()}
         self._budgets = {kind: by_name[name] for kind, (name, _, _) in _BURSTS.items()}
         self._budgets[_PRIORITY_UPDATE] = by_name["priority"]
@@ -103,6 +108,8 @@ class FrameGuard:
                 self.exceeded, self.code = "frame_size", ErrorCode.FRAME_SIZE_ERROR
                 return False
             kind, flags = data[at + 3], data[at + 4]
+            if kind <= frames.RST_STREAM:
+                self._judge_state(kind, flags, int.from_bytes(data[at + 5 : at + 9], "big"))
             if kind <= frames.HEADERS:
                 self._judge_message(kind, flags, length, now)
             else:
@@ -127,6 +134,28 @@ class FrameGuard:
         if budget.spend(amount, now):
             self.exceeded = self.exceeded or budget.name
         return not self.exceeded
+
+    def _judge_state(self, kind: int, flags: int, stream_id: int) -> None:
+        """Of DATA, HEADERS, PRIORITY, RST_STREAM. A stream that we have reset stays open here: the
+        client may not have heard of it. What comes on an idle stream is the engine's."""
+        stream_id &= 0x7FFFFFFF  # without the reserved bit
+        if self.block_since:
+            return  # no frame may come here, whatever its stream
+        if kind == frames.PRIORITY:
+            if not stream_id:
+                self.exceeded, self.code = "stream_state", ErrorCode.PROTOCOL_ERROR
+        elif kind == frames.RST_STREAM:
+            self._open.discard(stream_id)
+        elif stream_id > self._highest:
+            if kind == frames.HEADERS:
+                self._highest = stream_id
+                if not flags & frames.END_STREAM:
+                    self._open.add(stream_id)
+        elif stream_id in self._open:
+            if flags & frames.END_STREAM:
+                self._open.discard(stream_id)
+        elif stream_id:
+            self.exceeded, self.code = "stream_state", ErrorCode.STREAM_CLOSED
 
     def _judge_message(self, kind: int, flags: int, length: int, now: float) -> None:
         if kind == frames.HEADERS:

@@ -10,7 +10,12 @@ from core.http2.frames import PREFACE, frame
 from core.http2.guard import FrameGuard
 
 NOW = 100.0
-EMPTY_HEAD = frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, b"\x82")
+END = frames.END_HEADERS | frames.END_STREAM
+
+
+def head(stream: int, flags: int = END) -> bytes:
+    return frame(frames.HEADERS, flags, stream, b"\x82")
+
 
 FLOODS: dict[str, tuple[bytes, str]] = {
     "RST_STREAM": (frame(frames.RST_STREAM, 0, 1, b"\0\0\0\x08"), "resets"),
@@ -45,7 +50,7 @@ def test_a_flood_is_cut_within_a_thousand_frames(flood: bytes, budget: str) -> N
         if not judge.feed(flood, NOW, 0):
             break
     assert judge.exceeded == budget
-    assert not judge.feed(EMPTY_HEAD, NOW, 0), "once exceeded it stays so"
+    assert not judge.feed(head(1), NOW, 0), "once exceeded it stays so"
 
 
 @pytest.mark.parametrize(("flood", "budget"), FLOODS.values(), ids=FLOODS.keys())
@@ -58,8 +63,9 @@ def test_a_flood_in_one_read_is_cut(flood: bytes, budget: str) -> None:
 @pytest.mark.parametrize(("flood", "budget"), FLOODS.values(), ids=FLOODS.keys())
 def test_the_same_frames_now_and_then_are_no_flood(flood: bytes, budget: str) -> None:
     judge = guard()
+    judge.feed(head(1, frames.END_HEADERS), NOW, 0)
     for second in range(1_000):
-        assert judge.feed(EMPTY_HEAD + flood, NOW + second, 0)
+        assert judge.feed(head(3 + 2 * second) + flood, NOW + second, 0)
 
 
 def test_a_mass_cancellation_of_a_full_connection_is_no_flood() -> None:
@@ -120,7 +126,7 @@ def test_a_frame_that_is_too_large_is_not_waited_for() -> None:
 
 def test_a_header_block_that_goes_on_is_known_since_when() -> None:
     judge = guard()
-    judge.feed(EMPTY_HEAD, NOW, 0)
+    judge.feed(head(1), NOW, 0)
     assert judge.block_since == 0.0
     judge.feed(frame(frames.HEADERS, 0, 3, b"\x82"), NOW + 1, 0)
     judge.feed(frame(frames.CONTINUATION, 0, 3, b"\x82"), NOW + 2, 0)
@@ -134,8 +140,54 @@ def test_an_upload_and_many_requests_are_no_flood() -> None:
     upload = frame(frames.DATA, 0, 1, bytes(16_384)) * 16
     for _ in range(100):
         assert judge.feed(upload, NOW, 0)
-    for _ in range(20_000):
-        assert judge.feed(EMPTY_HEAD, NOW, 0)
+    for number in range(20_000):
+        assert judge.feed(head(3 + 2 * number), NOW, 0)
+
+
+OPEN, TRAILERS = head(5, frames.END_HEADERS), head(5)
+BODY, LAST = frame(frames.DATA, 0, 5, bytes(64)), frame(frames.DATA, frames.END_STREAM, 5)
+RESET = frame(frames.RST_STREAM, 0, 5, bytes(4))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        OPEN + LAST + BODY,
+        OPEN + RESET + BODY,
+        OPEN + TRAILERS + BODY,
+        head(5) + BODY,
+        head(5) + head(5),
+        OPEN + RESET + TRAILERS,
+        OPEN + head(3),
+        OPEN + frame(frames.DATA, 0, 3, bytes(64)),
+    ],
+)
+def test_no_message_comes_on_a_stream_that_has_ended_or_cannot_begin(said: bytes) -> None:
+    judge = guard()
+    assert not judge.feed(said, NOW, 0)
+    assert (judge.exceeded, judge.code) == ("stream_state", ErrorCode.STREAM_CLOSED)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        OPEN + BODY + BODY + LAST,
+        OPEN + BODY + TRAILERS,
+        OPEN + head(7) + BODY + TRAILERS,
+        OPEN + RESET + RESET + frame(frames.WINDOW_UPDATE, 0, 5, bytes(4)),
+        head(5) + frame(frames.PRIORITY, 0, 5, bytes(5)) + frame(frames.PRIORITY, 0, 3, bytes(5)),
+        head(5, frames.END_STREAM) + BODY,  # inside a header block: the engine's to refuse
+        frame(frames.HEADERS, frames.END_HEADERS, 2**31 | 5, b"\x82") + BODY,  # the reserved bit
+    ],
+)
+def test_what_a_stream_allows_passes(said: bytes) -> None:
+    assert guard().feed(said, NOW, 0)
+
+
+def test_priority_is_of_a_stream() -> None:
+    judge = guard()
+    assert not judge.feed(frame(frames.PRIORITY, 0, 0, bytes(5)), NOW, 0)
+    assert judge.code == ErrorCode.PROTOCOL_ERROR
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,8 +1,7 @@
 """The rules of RFC 9113 and RFC 7541 that a client can break, one by one, on both engines.
 
 What is told of a broken rule is either that the stream is reset, or that the connection ends: RFC
-9113 section 5.4.2 lets an endpoint treat the first as the second. `MILD` are those rules that
-libnghttp2 lets pass, each with the reason why that is harmless.
+9113 section 5.4.2 lets an endpoint treat the first as the second.
 """
 
 from __future__ import annotations
@@ -269,12 +268,6 @@ RULES: dict[str, Rule] = {
     ),
 }
 
-MILD = {
-    "5.1 DATA after RST_STREAM": "it is dropped, and counted by flow control",
-    "5.1 HEADERS after RST_STREAM": "they are decoded and dropped; no request begins",
-    "5.1.1 a lower stream": "likewise",
-    "6.3 PRIORITY on stream 0": "no PRIORITY is looked at; the guard counts them",
-}
 BLUNT = {COMPRESSION, SIZE}
 """For these h2 may say PROTOCOL_ERROR; the connection ends all the same."""
 
@@ -304,9 +297,6 @@ def test_a_broken_rule_is_told(edge: Http2Edge, engine: EngineName, name: str, r
     goaways, resets = told(edge)
     found = goaways | (set() if rule.connection else resets)
     codes = set(rule.codes)
-    if engine == "nghttp2" and name in MILD:
-        assert not found & codes, "it is not mild any more"
-        return
     if engine == "h2" and codes & BLUNT:
         codes.add(PROTOCOL)
     answer = edge.answers.get(1)
