@@ -76,6 +76,20 @@ class Family:
 
 Reading: TypeAlias = tuple[FamilyEntry, Labels, list[float]]
 
+LABEL_CHARACTERS = 128
+"""Longer label values are cut."""
+
+
+def clean(value: str) -> str:
+    """A label value that can be shown."""
+    return str(value)[:LABEL_CHARACTERS].encode("utf-8", "replace").decode()
+
+
+def void(width: int) -> Cells:
+    """Slots that nobody reads."""
+    return memoryview(bytearray(width * 8)).cast("d")
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(FamilyEntry | SeriesEntry)
 

@@ -27,15 +27,15 @@ from core.metric_rows import (
     Labels,
     MetricRow,
     Reading,
+    clean,
     merge,
+    void,
 )
 from core.shared_memory import SharedRows
 
 SERIES_CAP = 200
 """Label sets per family and row; later ones are counted under the label value `other`."""
 OTHER = "other"
-LABEL_CHARACTERS = 128
-"""Longer label values are cut."""
 READ_TRIES = 40
 """A fold takes about as long as a reading; a supervisor that died in one must not stop readers."""
 
@@ -134,6 +134,15 @@ class Histogram(_Instrument):
         cells[self._first + bisect_left(self._bounds, value)] += times
         cells[self._slot] += value * times
 
+    def observe_counts(self, counts: Sequence[int], total: float) -> None:
+        """So many observations in each bucket, the last one beyond all bounds; `total`: their
+        sum."""
+        cells, first = self._cells, self._first
+        for place, count in enumerate(counts):
+            if count:
+                cells[first + place] += count
+        cells[self._slot] += total
+
 
 I = TypeVar("I", bound=_Instrument)  # noqa: E741
 
@@ -160,7 +169,7 @@ class _Series(Generic[I]):
             values = (OTHER,) * len(values)
             if (other := self.children.get(values)) is not None:
                 return other
-        cells, slot = self._place(tuple(_clean(value) for value in values))
+        cells, slot = self._place(tuple(clean(value) for value in values))
         child = self.children[values] = self._kind(self, cells, slot)
         return child
 
@@ -170,12 +179,12 @@ class _Series(Generic[I]):
             return
         del self.children[values]
         cells, slot = child._cells, child._slot
-        child._cells, child._slot = _void(self.entry.width), 0
+        child._cells, child._slot = void(self.entry.width), 0
         if isinstance(child, Histogram):
             child._first = 1
         row = self._metrics.row
         if cells is row.cells and self._number is not None:
-            labels = tuple(_clean(value) for value in values)
+            labels = tuple(clean(value) for value in values)
             row.remove_series(self._number, self.entry.width, labels, slot)
 
     def _place(self, values: Labels) -> tuple[Cells, int]:
@@ -187,16 +196,8 @@ class _Series(Generic[I]):
             slot = row.add_series(self._number, self.entry.width, values)
         if slot is None:
             self._metrics.row_full(self.entry.name)
-            return _void(self.entry.width), 0
+            return void(self.entry.width), 0
         return row.cells, slot
-
-
-def _void(width: int) -> Cells:
-    return memoryview(bytearray(width * 8)).cast("d")
-
-
-def _clean(value: str) -> str:
-    return str(value)[:LABEL_CHARACTERS].encode("utf-8", "replace").decode()
 
 
 class Metrics:

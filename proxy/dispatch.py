@@ -26,6 +26,8 @@ from proxy.hedge import Hedging, Race
 from proxy.phases import server_timing, spent_in
 from proxy.prefills import Prefills
 from proxy.relay import Relay
+from proxy.token_gaps import GapMeters, StreamGaps
+from proxy.tracing.ticks import Ticks
 from proxy.turns import LARGE_BYTES, next_pass
 from proxy.upstreams import Budget, Health, Lease, Pool, Router
 
@@ -78,10 +80,11 @@ class Dispatcher:
         bases: Mapping[str, str] = MappingProxyType({}),
         prefills: Prefills | None = None,
         hedging: Hedging | None = None,
+        gaps: GapMeters | None = None,
     ) -> None:
         """`bases`: of models without replicas of their own those whose replicas serve them.
         `prefills`: None where every replica prefills by itself. `hedging`: None where a late
-        request gets no second try."""
+        request gets no second try. `gaps`: those of the worker."""
         self._router = router
         self._pool = pool
         self._health = health
@@ -96,6 +99,7 @@ class Dispatcher:
         self._bases = bases
         self._prefills = prefills
         self._hedging = hedging
+        self._gaps = gaps or GapMeters(metrics)
         self._retries = metrics.counter(
             "headrace_retries_total", "Tries beyond the first, by the failure before", ("reason",)
         )
@@ -226,6 +230,9 @@ class Dispatcher:
         exchange, delivery, record = job
         own_headers = [*delivery.own_headers, *delivery.limit_headers]
         asked = exchange.request.header(b"x-headrace-timing")
+        gaps, clock = self._gaps.of(record.model or delivery.prompt.model), self._now
+        if record.trace is not None:
+            clock = record.trace.ticks = Ticks(clock)
 
         def on_first_event(now: float) -> None:
             if second:
@@ -255,6 +262,7 @@ class Dispatcher:
             seeking=delivery.seeking,
             raw=delivery.raw,
             predicted_s=lease.predicted_first_token_s,
+            gaps=StreamGaps(gaps, clock),
         )
         if asked == b"full" and delivery.stream:
             relay.last_words = partial(_all_timings, record, self._now)

@@ -9,9 +9,11 @@ chunks, and llhttp need not see the next one if that, too, is one whole chunk.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from proxy.scanner import EventScanner
+from proxy.token_gaps import BOUNDS, StreamGaps
 
 _Known = dict[int, tuple[bytes, int, int]]
 
@@ -32,6 +34,7 @@ class Passage:
         "_after",
         "_body",
         "_form",
+        "_gaps",
         "_known",
         "_learned",
         "_scanner",
@@ -41,8 +44,11 @@ class Passage:
         "read",
     )
 
-    def __init__(self, scanner: EventScanner, send: Callable[[bytes], object]) -> None:
+    def __init__(
+        self, scanner: EventScanner, send: Callable[[bytes], object], gaps: StreamGaps
+    ) -> None:
         self._scanner = scanner
+        self._gaps = gaps
         self._send = send
         self.read: Callable[[bytes], object] = _nowhere
         # By the length of a read: what stands before the text of its event, where the text's end
@@ -72,13 +78,21 @@ class Passage:
                 self.events += 1
                 self.body_bytes += size
                 self._send(data)
+                gaps = self._gaps  # `gaps.note(1)`, written out
+                now = gaps.now()
+                gaps.counts[bisect_left(BOUNDS, now - gaps.at)] += 1
+                gaps.at = now
                 return
         self._take_ordinarily(data)
 
     def push(self, body: bytes) -> None:
         """The body bytes of a read that took the ordinary way."""
         self._body = body
-        self._scanner.push(body)
+        scanner = self._scanner
+        before = scanner.events
+        scanner.push(body)
+        if events := scanner.events - before:
+            self._gaps.note(events)
 
     def part(self) -> None:
         """Nothing more comes."""

@@ -33,6 +33,7 @@ from proxy.scanner import EventScanner
 from proxy.streamed_body import StreamedBody
 from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.shape import Shape
+from proxy.token_gaps import StreamGaps, TokenGaps
 from proxy.whole_body import NoStream, WholeBody
 
 _JSON = b"application/json"
@@ -66,6 +67,7 @@ class Relay:
         "_due_at",
         "_end_at",
         "_exchange",
+        "_gaps",
         "_heartbeats",
         "_on_first_event",
         "_own_headers",
@@ -103,6 +105,7 @@ class Relay:
         raw: bool = False,
         predicted_s: float = 0.0,
         heartbeats: Heartbeats | None = None,
+        gaps: StreamGaps | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.now = time.monotonic
@@ -115,7 +118,8 @@ class Relay:
         self._timeouts = timeouts
         self._done: asyncio.Future[None] = loop.create_future()
         self._upstream: Upstream | None = None
-        self._streamed = StreamedBody(self, strip_usage=strip_usage, shape=shape)
+        self._gaps = gaps = gaps or StreamGaps(TokenGaps(), self.now)
+        self._streamed = StreamedBody(self, strip_usage=strip_usage, shape=shape, gaps=gaps)
         self._body: StreamedBody | WholeBody | NoStream = self._streamed
         # Per chunk the upstream connection calls straight into the body; `use` changes where.
         self.on_body: Callable[[bytes], None] = self._body.push
@@ -276,6 +280,7 @@ class Relay:
             self._begun = True
             now = self.now()
             self._wait(now)
+            self._gaps.begin(now)
             self._on_first_event(now)
 
     def start(self, length: int | None) -> None:
@@ -297,7 +302,7 @@ class Relay:
         send, upstream = self._exchange.framed, self._upstream
         if send is None or upstream is None:
             return None
-        passage = Passage(scanner, send)
+        passage = Passage(scanner, send, self._gaps)
         read = upstream.divert(passage.take)
         if read is None:
             return None

@@ -15,6 +15,7 @@ from proxy.passage import Passage
 from proxy.scanner import EventScanner, event_data, first_event_end
 from proxy.surfaces.openai import OPENAI
 from proxy.surfaces.shape import Shape
+from proxy.token_gaps import StreamGaps, TokenGaps
 
 if TYPE_CHECKING:
     from proxy.relay import Relay
@@ -27,10 +28,18 @@ FIRST_EVENTS = 10
 class StreamedBody:
     """The body of one SSE response."""
 
-    __slots__ = ("_held", "_looked_at", "_passage", "_relay", "_scanner", "_shape")
+    __slots__ = ("_gaps", "_held", "_looked_at", "_passage", "_relay", "_scanner", "_shape")
 
-    def __init__(self, relay: Relay, *, strip_usage: bool, shape: Shape = OPENAI) -> None:
+    def __init__(
+        self,
+        relay: Relay,
+        *,
+        strip_usage: bool,
+        shape: Shape = OPENAI,
+        gaps: StreamGaps | None = None,
+    ) -> None:
         self._relay = relay
+        self._gaps = gaps or StreamGaps(TokenGaps(), relay.now)
         self._shape = shape
         self._scanner = shape.scanner(relay.write, relay.deliver, strip_usage=strip_usage)
         self._held = b""
@@ -65,6 +74,7 @@ class StreamedBody:
     def part(self) -> None:
         """The relay has ended; nothing more comes."""
         self._scanner.part()
+        self._gaps.end()
         if self._passage is not None:
             self._passage.part()
         del self._relay
@@ -109,6 +119,8 @@ class StreamedBody:
         self._relay.begin()
         self._relay.use(self._first_events)
         self._commit()
+        if self._scanner.events > 1:
+            self._gaps.together(self._scanner.events - 1)
 
     def _commit(self) -> None:
         self._relay.start(None)
@@ -122,16 +134,25 @@ class StreamedBody:
         if scanner.events or scanner.error:
             self._relay.begin()
             self._relay.use(self._first_events)
+            if scanner.events > 1:
+                self._gaps.together(scanner.events - 1)
         scanner.pass_on(data)
 
     def _first_events(self, data: bytes) -> None:
         relay, scanner = self._relay, self._scanner
-        scanner.push(data)
+        self._pass(data)
         if scanner.events >= FIRST_EVENTS and relay.on_body == self._first_events:
             relay.first_events_at = relay.now()
             if isinstance(scanner, EventScanner):
                 self._passage = relay.passage(scanner)
-            relay.use(scanner.push if self._passage is None else self._passage.push)
+            relay.use(self._pass if self._passage is None else self._passage.push)
+
+    def _pass(self, data: bytes) -> None:
+        scanner = self._scanner
+        before = scanner.events
+        scanner.push(data)
+        if events := scanner.events - before:
+            self._gaps.note(events)
 
 
 def upstream_stream_error(error: dict[str, Any]) -> UpstreamError:

@@ -35,6 +35,7 @@ from proxy.serve.snapshots import Snapshots
 from proxy.serve.supervise.messages import Drain, Outcome
 from proxy.serve.supervise.worker import Reloadable, Stop
 from proxy.tls.context import ignore_bad_names
+from proxy.token_gaps import GapMeters
 from proxy.turns import Turns
 
 __all__ = ["Prepared", "Shared", "Worker", "prepare", "serve"]
@@ -59,6 +60,8 @@ class Worker:
         self._watchdog = Watchdog()
         self.admission = admission = Admission(config.listen.limits, metrics)
         self._replicas = Replicas(prepared, metrics, time.monotonic, index)
+        self._gaps = GapMeters(metrics)
+        self._watchdog.every_tick(self._gaps.tell)
         around = Surroundings(
             index=index,
             metrics=metrics,
@@ -67,6 +70,7 @@ class Worker:
             admission=admission,
             replicas=self._replicas,
             turns=Turns(),
+            gaps=self._gaps,
         )
         self._snapshots = Snapshots(prepared, around)
         self._listener = Listener(
@@ -102,6 +106,7 @@ class Worker:
         async with AsyncExitStack() as stack:
             self._watchdog.start()
             stack.callback(self._watchdog.close)
+            stack.callback(self._gaps.tell)
             stack.push_async_callback(self._snapshots.close)
             await self._snapshots.start()
             await self._settle(settle_s)

@@ -35,6 +35,7 @@ from proxy.serve.revocations import shared_revocations
 from proxy.serve.supervise.run_dir import state_folder
 from proxy.services import Services
 from proxy.stored import Stored
+from proxy.token_gaps import GapMeters
 from proxy.tracing.tracer import Tracer
 from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
@@ -70,6 +71,7 @@ class Surroundings:
     admission: Admission
     replicas: Replicas
     turns: Turns
+    gaps: GapMeters
 
 
 class Snapshot:
@@ -112,6 +114,7 @@ class Snapshot:
             bases=bases,
             prefills=_prefills(config, around),
             hedging=_hedging(config, around),
+            gaps=around.gaps,
         )
         self.pipeline = Pipeline(
             Services(

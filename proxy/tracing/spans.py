@@ -88,7 +88,7 @@ class SpanMaker:
             last = index == begun[-1]
             ends = [at for phase, at in trail[index + 1 :] if phase in ("route", "")]
             firsts = [at for phase, at in trail[index + 1 :] if phase == "relay"]
-            events = [self._event("first token", firsts[0])] if last and firsts else []
+            events = list(self._events(trace, firsts[0])) if last and firsts else []
             yield self._span(
                 trace,
                 f"{operation or record.route} {record.model}",
@@ -104,8 +104,12 @@ class SpanMaker:
                 events=events,
             )
 
-    def _event(self, name: str, at: float) -> Event:
-        return Event(name, timestamp=self._unix_ns(at))
+    def _events(self, trace: Trace, first_at: float) -> Iterator[Event]:
+        """The first token, and some of those that followed."""
+        yield Event("first token", timestamp=self._unix_ns(first_at))
+        for number, at in () if trace.ticks is None else trace.ticks.kept:
+            # The number of the read that brought it: some bring several tokens.
+            yield Event("token", {"headrace.read": number}, timestamp=self._unix_ns(at))
 
     def _span(
         self,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from core.exchange import Request
+from proxy.tracing.ticks import Ticks
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _INVALID_VERSION = b"ff"
@@ -17,9 +18,9 @@ _INVALID_VERSION = b"ff"
 class Trace:
     """`trace_id` (128 bits) is the client's if it sent one, `parent_id` (64 bits) then its span.
     `span_id` is the exchange's, `upstream_id` that of its request to a replica, which `header`
-    names as the parent."""
+    names as the parent. `ticks`: of the try that answered last, if it is a stream."""
 
-    __slots__ = ("parent_id", "span_id", "trace_id", "upstream_id")
+    __slots__ = ("parent_id", "span_id", "ticks", "trace_id", "upstream_id")
 
     def __init__(self, request: Request, random_bits: Callable[[int], int]) -> None:
         self.trace_id, self.parent_id = parent_of(request)
@@ -27,6 +28,7 @@ class Trace:
             self.trace_id = random_bits(128) | 1  # zero is invalid
         self.span_id = random_bits(64) | 1
         self.upstream_id = random_bits(64) | 1
+        self.ticks: Ticks | None = None
 
     def __repr__(self) -> str:
         return f"<Trace {self.trace_id:032x} {self.span_id:016x}>"

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import metric_rows
-from core.metrics import LABEL_CHARACTERS, Metrics, MetricsBoard
+from core.metric_rows import LABEL_CHARACTERS
+from core.metrics import Metrics, MetricsBoard
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

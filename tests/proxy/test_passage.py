@@ -16,6 +16,7 @@ from core.exchange import Header
 from proxy.http1.exchange import Http1Exchange
 from proxy.passage import Passage
 from proxy.scanner import EventScanner
+from proxy.token_gaps import BOUNDS, StreamGaps, TokenGaps
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
@@ -74,6 +75,8 @@ class Stream:
         self.exchange = Http1Exchange(self.client, request())
         self.scanner = EventScanner(self.exchange.write, self._deliver, strip_usage=strip)
         self.passage: Passage | None = None
+        self.clock = 0.0
+        self.gaps = StreamGaps(TokenGaps(), lambda: self.clock)
         self.ended, self.failed, self._short = False, "", short
         self.on_body: Any = self._first
         self.connection = Connection(self.wire.protocol, "r")
@@ -88,7 +91,8 @@ class Stream:
         self.scanner.push(data)
         framed = self.exchange.framed
         if self._short and framed is not None:
-            self.passage = Passage(self.scanner, framed)
+            self.gaps.begin(0.0)
+            self.passage = Passage(self.scanner, framed, self.gaps)
             read = self.connection.divert(self.passage.take)
             assert read is not None
             self.passage.read = read
@@ -252,3 +256,25 @@ def test_an_old_client_gets_no_chunks() -> None:
     stream.wire.feed(HEAD, *[chunk(token("a"))] * 4)
     assert stream.passage is None
     assert b"".join(stream.client.writes).endswith(token("a") * 4)
+
+
+def test_gaps_are_counted_on_both_ways() -> None:
+    """In order: the ordinary way twice, the short one, several at once, and none."""
+    stream = Stream()
+    stream.wire.feed(HEAD, chunk(token("a")))
+    for ms, read in (
+        (4, chunk(token("b"))),
+        (20, chunk(token("c"))),
+        (30, chunk(token("d"))),
+        (2000, chunk(token("e") + token("f"))),
+        (2010, chunk(b": comment\n\n")),
+    ):
+        stream.clock = ms / 1000
+        stream.wire.feed(read)
+    assert stream.passage is not None
+    assert stream.passage.events > 0
+    expected = {0: 1, BOUNDS.index(0.005): 1, BOUNDS.index(0.02): 1, BOUNDS.index(0.01): 1}
+    expected[BOUNDS.index(2.5)] = 1
+    assert {place: n for place, n in enumerate(stream.gaps.counts) if n} == expected
+    stream.gaps.end()
+    assert stream.gaps.at == 2.0

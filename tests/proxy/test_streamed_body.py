@@ -11,6 +11,7 @@ from sse import PLACES, USAGE, Event, cut, streams
 from core.errors import GatewayError, UpstreamError
 from proxy.relay import Relay
 from proxy.streamed_body import StreamedBody, upstream_stream_error
+from proxy.token_gaps import BOUNDS, StreamGaps, TokenGaps
 
 COMMENT = b": keep-alive\n\n"
 
@@ -24,7 +25,8 @@ class FakeRelay:
         self.told: list[str] = []
         self.written = b""
         self.error: GatewayError | None = None
-        self.body = StreamedBody(cast(Relay, self), strip_usage=strip)
+        self.gaps = StreamGaps(TokenGaps(), self.now)
+        self.body = StreamedBody(cast(Relay, self), strip_usage=strip, gaps=self.gaps)
         self._push: Callable[[bytes], None] = self.body.push
 
     def now(self) -> float:
@@ -37,6 +39,7 @@ class FakeRelay:
 
     def begin(self) -> None:
         self.told.append("begin")
+        self.gaps.begin(self.clock)
 
     def start(self, length: int | None) -> None:
         assert length is None
@@ -188,9 +191,8 @@ def test_an_end_before_the_first_event_can_be_tried_elsewhere(data: bytes) -> No
 def test_an_end_without_terminator_is_a_failure(strip: bool, tail: bytes) -> None:
     relay = FakeRelay(strip=strip).take(EVENT, *([tail] if tail else []), end=True)
     assert relay.told == ["begin", "start", "fail"]
-    whole = tail if tail.endswith(b"\n\n") or not strip else b""
-    assert relay.written == EVENT + whole
-    assert relay.body.mid_event is (tail != b"" and not tail.endswith(b"\n\n") and not strip)
+    assert relay.written == EVENT + (tail if tail.endswith(b"\n\n") else b"")
+    assert not relay.body.mid_event
 
 
 @pytest.mark.parametrize("strip", [False, True])
@@ -241,3 +243,21 @@ def test_the_status_of_an_error_event(error: dict[str, Any], status: int, retrya
     failure = upstream_stream_error(error)
     assert (failure.status, failure.retryable) == (status, retryable)
     assert failure.message
+
+
+@pytest.mark.parametrize("comments_first", [False, True])
+def test_the_gaps_of_events_are_counted_from_the_second_one_on(comments_first: bool) -> None:
+    relay = FakeRelay()
+    if comments_first:
+        relay.clock = relay.heartbeat_at
+        relay.take(COMMENT)
+    relay.take(EVENT + EVENT)
+    for _ in range(6):
+        relay.clock += 0.02
+        relay.take(EVENT)
+    relay.take(COMMENT)
+    counted = {place: n for place, n in enumerate(relay.gaps.counts) if n}
+    low, high = BOUNDS.index(0.02), BOUNDS.index(0.025)
+    assert counted.pop(0) == 1
+    assert counted.keys() <= {low, high}  # the clock is made of floats
+    assert sum(counted.values()) == 6

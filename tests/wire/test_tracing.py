@@ -79,6 +79,10 @@ async def test_a_collector_gets_the_spans_of_an_exchange(
     )
     attributes = {item.key: item.value for item in call.attributes}
     assert attributes["gen_ai.usage.output_tokens"].int_value == 12
+    assert [event.name for event in call.events][:2] == ["first token", "token"]
+    instants = [event.time_unix_nano for event in call.events]
+    assert instants == sorted(instants)
+    assert instants[-1] <= call.end_time_unix_nano
     assert attributes["gen_ai.response.time_to_first_chunk"].double_value > 0
     assert CANARY.encode() not in collector.bytes
     assert answer.text.encode() not in collector.bytes

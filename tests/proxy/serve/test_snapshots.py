@@ -21,6 +21,7 @@ from proxy.serve.prepared import prepare
 from proxy.serve.replicas import Replicas
 from proxy.serve.snapshot import Snapshot, Surroundings
 from proxy.serve.snapshots import Snapshots
+from proxy.token_gaps import GapMeters
 from proxy.turns import Turns
 
 
@@ -40,6 +41,7 @@ class Bench:
             admission=Admission(ListenLimits(), self.metrics),
             replicas=self.replicas,
             turns=Turns(),
+            gaps=GapMeters(self.metrics),
         )
         self.snapshots = Snapshots(prepared, around)
 
