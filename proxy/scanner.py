@@ -1,7 +1,9 @@
 """Watches a relayed SSE stream: event boundaries, the terminator, usage and errors.
 
 Bytes pass through unchanged, except that with `strip_usage` the usage chunk that only the
-gateway asked for is taken out; then, and only then, an incomplete trailing event is held back.
+gateway asked for is taken out. They pass event by event: of one that is cut in its middle the
+client sees nothing (unless it is very long), or its SDK would fail to parse it before it comes to
+the error that follows.
 A chunk of whole events that carries neither usage, error nor `[DONE]` costs a few substring
 searches and no parsing. Events end with an empty line of any line ending (WHATWG HTML, 9.2.6).
 """
@@ -226,7 +228,7 @@ class EventScanner:
         whole, tail = joined[:end], joined[end:]
         out = self._inspect(whole, self._relayed)
         relayed = max(0, self._relayed - end)
-        if relayed or not self._strip or len(tail) > _MAX_EVENT:
+        if relayed or len(tail) > _MAX_EVENT:
             out += tail[relayed:]
             relayed = len(tail)
         if len(tail) > _MAX_EVENT:  # nothing that we look for: only its end matters from here on
