@@ -55,6 +55,12 @@ class Observer:
             _SECONDS,
             ("model",),
         )
+        self._duration = metrics.histogram(
+            "headrace_request_duration_seconds",
+            "From the first byte of the request to the end of the answer",
+            (*_SECONDS[3:], 60.0, 120.0, 300.0),
+            ("model",),
+        )
         self._tpot = metrics.histogram(
             "headrace_time_per_output_token_seconds",
             "Of each stream: from its first event to its end, by the tokens after the first",
@@ -150,6 +156,7 @@ class Observer:
     def _meters_of(self, model: str) -> _ModelMeters:
         tokens = self._tokens
         return _ModelMeters(
+            duration=self._duration.labels(model),
             ttft=self._ttft.labels(model),
             tpot=self._tpot.labels(model),
             prompt=tokens.labels(model, "prompt"),
@@ -161,17 +168,19 @@ class Observer:
 class _ModelMeters:
     """The metrics of one model, bound once."""
 
-    __slots__ = ("_cached", "_completion", "_prompt", "_tpot", "_ttft")
+    __slots__ = ("_cached", "_completion", "_duration", "_prompt", "_tpot", "_ttft")
 
     def __init__(
         self,
         *,
+        duration: Histogram,
         ttft: Histogram,
         tpot: Histogram,
         prompt: Counter,
         cached: Counter,
         completion: Counter,
     ) -> None:
+        self._duration = duration
         self._ttft = ttft
         self._tpot = tpot
         self._prompt = prompt
@@ -183,6 +192,8 @@ class _ModelMeters:
 
     def observe(self, record: AccessRecord, relay_s: float | None) -> None:
         """`relay_s`: from the first event to the end, where there was one."""
+        if record.total_ms is not None:
+            self._duration.observe(record.total_ms / 1e3)
         if record.ttft_ms is not None:
             self._ttft.observe(record.ttft_ms / 1e3)
         output = record.completion_tokens

@@ -1,7 +1,7 @@
 """The latest exchanges of all workers, in memory that each of them reads: for the live page.
 
-Each worker writes its own row, a ring of places. All failures are kept; of what went well and of
-what was refused a few each second. A reader may meet a place that is being written: what is no JSON
+Each worker writes its own row, a ring of places. All failures are kept; of what went well, of what
+was refused and of what was traced a few each second. A reader may meet a place that is being written: what is no JSON
 then is left out.
 """
 
@@ -33,6 +33,11 @@ class RecentBoard:
     def __repr__(self) -> str:
         return f"<RecentBoard of {len(self._rows)}>"
 
+    @property
+    def places(self) -> int:
+        """So many records there are at most."""
+        return len(self._rows) * PLACES
+
     def for_worker(self, index: int) -> RecentRow:
         return RecentRow(self._rows[index])
 
@@ -46,19 +51,21 @@ class RecentBoard:
 class RecentRow:
     """One worker's places, for that worker."""
 
-    __slots__ = ("_next", "_refused_at", "_row", "_well_at")
+    __slots__ = ("_next", "_refused_at", "_row", "_traced_at", "_well_at")
 
     def __init__(self, row: memoryview) -> None:
         self._row = row
         self._next = 0
-        self._well_at = self._refused_at = float("-inf")
+        self._well_at = self._refused_at = self._traced_at = float("-inf")
 
     def __repr__(self) -> str:
         return f"<RecentRow next={self._next}>"
 
     def take(self, record: AccessRecord, now: float) -> None:
         """Keep `record`, which is complete, if it is one of those that are kept."""
-        if record.reason == "ok":
+        if record.trace_id is not None and now - self._traced_at >= APART_S:
+            self._traced_at = now
+        elif record.reason == "ok":
             if now - self._well_at < APART_S:
                 return
             self._well_at = now

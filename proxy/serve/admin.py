@@ -25,6 +25,7 @@ from core.metrics import MetricsBoard
 from core.shared_memory import StateBoard, WorkerState, unready_reasons
 from proxy.budgets.config import BudgetsConfig
 from proxy.recent import RecentBoard
+from proxy.serve.exemplars import exemplars_of
 from proxy.serve.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT, render
 from proxy.serve.page.feed import LivePage
 from proxy.serve.supervise.messages import Outcome
@@ -78,6 +79,7 @@ class _Pages:
         self._outcome = outcome
         self._clock = clock
         self._explain = explain
+        self._recent = live.recent
         self.live = LivePage(metrics, live.recent, self._status, live.budgets, clock)
         self._by_path: dict[str, _Page] = {
             "/healthz": self.alive,
@@ -139,7 +141,9 @@ class _Pages:
         """Rendered in slices: a thread would hold the interpreter for 5 ms at a time."""
         as_openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
         pieces = []
-        for piece in render(self._metrics.collect().values(), as_openmetrics):
+        told = self._recent if as_openmetrics else None
+        exemplars = {} if told is None else exemplars_of(told.read(told.places))
+        for piece in render(self._metrics.collect().values(), as_openmetrics, exemplars):
             pieces.append(piece)
             await asyncio.sleep(0)
         kind = CONTENT_TYPE_OPENMETRICS if as_openmetrics else CONTENT_TYPE_TEXT

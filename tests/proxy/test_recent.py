@@ -72,3 +72,13 @@ def test_what_does_not_fit_is_not_kept() -> None:
     board = RecentBoard(1)
     board.for_worker(0).take(record(1, "x", model="m" * PLACE_BYTES), 0.0)
     assert board.read() == []
+
+
+def test_what_is_traced_is_kept_a_few_each_second() -> None:
+    board = RecentBoard(1)
+    row = board.for_worker(0)
+    row.take(record(0), 1.0)
+    row.take(record(1, trace_id="a"), 1.0)
+    row.take(record(2, trace_id="b"), 1.0 + APART_S / 2)
+    row.take(record(3, trace_id="c"), 1.0 + 2 * APART_S)
+    assert [found["request_id"] for found in board.read()] == ["3", "1", "0"]

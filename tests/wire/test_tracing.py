@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from client import Client, chat
+from client import Client, ask, chat
 from listening import Site
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from running import InProcess, base_config, eventually
+from running import InProcess, base_config, eventually, free_port
 
 from loadtest.replica import FakeReplica
 
@@ -58,11 +58,15 @@ async def test_a_collector_gets_the_spans_of_an_exchange(
             [replica.url],
             log={"access": str(log)},
             tracing={"endpoint": collector.url, "sample_ratio": 1.0},
+            admin={"address": f"127.0.0.1:{free_port()}"},
         )
         async with InProcess(document, tmp_path) as gateway:
             client = await Client.open(gateway.port)
             answer = await client.ask(chat(CANARY, max_tokens=12), headers=PARENT)
             client.close()
+            accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+            page = await ask(gateway.admin_port, b"", method="GET", path="/metrics", headers=accept)
+            plain = await ask(gateway.admin_port, b"", method="GET", path="/metrics")
         sent_on = replica.requests[0].headers["traceparent"]
     # Ending the gateway sent what was waiting.
     by_name = {span.name: span for span in collector.spans}
@@ -87,6 +91,10 @@ async def test_a_collector_gets_the_spans_of_an_exchange(
     assert CANARY.encode() not in collector.bytes
     assert answer.text.encode() not in collector.bytes
     assert json.loads(log.read_bytes())["trace_id"] == TRACE
+    for name in ("time_to_first_token", "request_duration"):
+        lines = [ln for ln in page.body.decode().splitlines() if f"{name}_seconds_bucket" in ln]
+        assert sum(TRACE in line for line in lines) == 1
+    assert TRACE.encode() not in plain.body
 
 
 async def test_a_collector_that_refuses_is_counted_and_harms_nobody(
