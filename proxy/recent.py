@@ -1,8 +1,8 @@
 """The latest exchanges of all workers, in memory that each of them reads: for the live page.
 
 Each worker writes its own row, a ring of places. All failures are kept; of what went well, of what
-was refused and of what was traced a few each second. A reader may meet a place that is being written: what is no JSON
-then is left out.
+was refused and of what was traced a few each second. A reader may meet a place that is being
+written: what is no JSON then is left out.
 """
 
 from __future__ import annotations
