@@ -182,6 +182,13 @@ class DisaggregationConfig(Section):
     transfer_tokens_per_second: Annotated[float, Meta(gt=0)] = 200_000.0
 
 
+class HostsConfig(Section):
+    """`redis`: gateways that have the same Redis for their limits tell each other what they have
+    given the replicas, which must have the same ids everywhere."""
+
+    redis: bool = False
+
+
 class RoutingConfig(Section):
     """How a replica is chosen. All durations in seconds, sizes in tokens.
 
@@ -207,6 +214,7 @@ class RoutingConfig(Section):
     admission: AdmissionConfig = AdmissionConfig()
     debug_header: DebugHeaderConfig = DebugHeaderConfig()
     disaggregation: DisaggregationConfig = DisaggregationConfig()
+    hosts: HostsConfig = HostsConfig()
 
     def __post_init__(self) -> None:
         if self.decode_weight is not None and not 0 <= self.decode_weight <= 10:

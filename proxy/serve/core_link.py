@@ -66,6 +66,8 @@ class CoreLink:
         state = self._memory.core_state.read()
         silent = time.monotonic() - state.beat_at > SILENT_S
         self._degraded.set(state.state is not WorkerState.READY or silent)
+        if silent:
+            self._memory.forget_others()  # as nobody hears when they end
         self._losses.inc(self._announcer.lost - self._lost)
         self._lost = self._announcer.lost
         if self._announcer.reader != self._memory.core_life:

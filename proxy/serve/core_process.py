@@ -1,7 +1,8 @@
 """The core: one process beside the workers that does what is to be done once per host.
 
 It keeps the prefix index, which the workers read: it hears what they send where, and follows the
-replicas that tell what they hold. Nobody asks it anything. Performs: sockets, timers.
+replicas that tell what they hold. Where several gateways share their load it speaks for this one.
+Nobody asks it anything. Performs: sockets, timers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from proxy.serve.aside import aside
 from proxy.serve.config import parse_config
 from proxy.serve.host_memory import HostMemory
 from proxy.serve.kv_index import KvIndex
+from proxy.serve.host_sharing import HostSharing
 from proxy.serve.logs import set_level, set_up_logging
 from proxy.serve.prepared import Prepared, prepare
 from proxy.serve.supervise.messages import Outcome
@@ -57,6 +59,8 @@ class Core:
         )
         self._kv = KvIndex(self._place, _may_be_asked, metrics, time.monotonic)
         self._states = shared.states
+        self._hosts = HostSharing(memory, metrics, time.monotonic)
+        self._finder = Finder(metrics)
         self._entries = metrics.gauge("headrace_index_entries", "Blocks in the prefix index.")
         self._on_their_way = metrics.gauge(
             "headrace_index_pending_prompts", "Prompts whose first token has not come."
@@ -82,6 +86,7 @@ class Core:
             loop.add_reader(line.fileno(), functools.partial(self._hear, worker, line))
         self._kv.start()
         ticking = spawn(self._tick(), "core")
+        self._hosts.start()
         self._memory.core_state.publish(WorkerState.READY, os.getpid(), time.monotonic())
         ready()
         try:
@@ -90,6 +95,8 @@ class Core:
         finally:
             ticking.cancel()
             await self._kv.close()
+            await self._finder.close()
+            await self._hosts.close()
             for line in lines:
                 loop.remove_reader(line.fileno())
                 line.close()
@@ -167,6 +174,8 @@ class Core:
             upstream=config.upstream,
             contexts=prepared.upstream_tls,
             start_of=prepared.prompter.start_of,
+        self._finder.use(config.discover, config.dns)
+        self._hosts.use(config.limits_redis if routing.hosts.redis else None, places)
             hashing=prepared.marks.hashing,
             block_tokens=routing.block_tokens,
         )

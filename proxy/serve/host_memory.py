@@ -1,6 +1,7 @@
 """What the workers of one gateway and its core process know in common, and the lines between them.
 
-Made before the first fork, if there are several workers, and never replaced. Performs: sockets.
+Made before the first fork, if there are several workers or gateways, and never replaced. Performs:
+sockets.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 class HostMemory:
-    """`ledger`: what each worker gave each replica. `masks`: who holds which prefix, written by
-    the core. `lives` of the workers and, the last one, of the core. `lock`: whoever chooses a
-    replica has it. `heard`: the last datagram of each worker that the core has read, written by
-    that. `core_state`: what it says of itself."""
+    """`number`: a random name of this gateway. `ledger`: what each worker gave each replica, and
+    what other gateways did, written by the core in the place of one worker more. `masks`: who holds
+    which prefix, written by the core. `lives` of the workers and, the last one, of the core.
+    `lock`: whoever chooses a replica has it. `heard`: the last datagram of each worker that the
+    core has read, written by that. `core_state`: what it says of itself."""
 
     def __init__(self, workers: int, places: int, entries: int) -> None:
         self.workers = workers
         self.places = places
-        self.ledger = SharedLedger(workers, places)
+        self.number = int.from_bytes(os.urandom(8), "little")
+        self.ledger = SharedLedger(workers + 1, places)
         parts = -(-places // WORD_BITS)
         self.masks = SharedMap(entries) if parts == 1 else WideMap(entries, parts)
         self.lives = SharedLives(workers + 1)
@@ -45,8 +48,8 @@ class HostMemory:
 
     @classmethod
     def make(cls, config: Config) -> HostMemory | None:
-        """None for a worker that is alone."""
-        if config.workers == 1:
+        """None for a worker that is alone, on its host and among gateways."""
+        if config.workers == 1 and not config.routing.hosts.redis:
             return None
         return cls(config.workers, room_for(len(config.replicas)), _entries(config))
 
@@ -69,7 +72,12 @@ class HostMemory:
 
     def core_died(self) -> None:
         self.lives.ended(self.workers)
+        self.forget_others()
         self.core_state.clear()
+
+    def forget_others(self) -> None:
+        """Nothing is known of other gateways."""
+        self.ledger.clear(self.workers)
 
     def close(self) -> None:
         """For tests: a gateway has it to its end."""

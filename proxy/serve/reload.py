@@ -32,6 +32,8 @@ def _changes(old: Config, new: Config) -> Iterator[tuple[str, str]]:
         yield "$.admin.address", f"was {_place(old.admin)} and is {_place(new.admin)}"
     if old.workers != new.workers:
         yield "$.workers", f"was {old.workers} and is {new.workers}"
+    if new.workers == 1 and new.routing.hosts.redis and not old.routing.hosts.redis:
+        yield "$.routing.hosts.redis", "was false, and a single worker has no core that could do it"
     if old.run_dir != new.run_dir:
         yield "$.run_dir", f"was {old.run_dir or 'not given'} and is {new.run_dir or 'not given'}"
 

@@ -108,8 +108,12 @@ async def test_a_core_that_died_hears_all_anew_and_is_missed_meanwhile(prepared:
     assert degraded() == 1
     memory.core_state.publish(WorkerState.READY, 1, time.monotonic())
     assert degraded() == 0
+    others = memory.ledger.place(0)
+    others[2] = others[1] = 7  # as told of another gateway, and by a worker
     memory.core_state.beat(time.monotonic() - 60)
     assert degraded() == 1
+    assert others.tolist() == [0, 7] + [0] * 7
+    others[1] = 0
     index = link.host.index
     target = index.add(1000, "r0")
     index.expect(target, [1, 2, 3])

@@ -194,6 +194,13 @@ def test_contradictions_between_sections(changes: dict[str, Any], faults: list[s
     with pytest.raises(ConfigProblems) as caught:
         made(**changes)
     assert str(caught.value).splitlines() == faults
+        (
+            {"routing": {"hosts": {"redis": True}}},
+            [
+                "$.routing.hosts.redis: is in the Redis of the limits: give "
+                "`limits.store.redis` too",
+            ],
+        ),
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ BASE: dict[str, Any] = {
     "models": [{"name": "m"}],
     "replicas": [{"url": "http://r0:8000", "model": "m"}],
 }
+LIMITS = {"store": {"redis": {"url": "redis://h:1/0"}}}
 TLS = {"certificate": "/c.pem", "key": "/k.pem"}
 
 
@@ -37,6 +38,10 @@ def listen(**settings: Any) -> dict[str, Any]:
         ({"listen": listen(tls=TLS)}, ["$.listen.tls: was off and is on"]),
         ({"admin": None}, ["$.admin.address: was 127.0.0.1:9090 and is not given"]),
         ({"workers": 3}, ["$.workers: was 1 and is 3"]),
+        (
+            {"routing": {"hosts": {"redis": True}}, "limits": LIMITS},
+            ["$.routing.hosts.redis: was false, and a single worker has no core that could do it"],
+        ),
         (
             {"workers": 3, "admin": {"address": "127.0.0.1:9091"}},
             [
