@@ -60,7 +60,6 @@ class Core:
         self._kv = KvIndex(self._place, _may_be_asked, metrics, time.monotonic)
         self._states = shared.states
         self._hosts = HostSharing(memory, metrics, time.monotonic)
-        self._finder = Finder(metrics)
         self._entries = metrics.gauge("headrace_index_entries", "Blocks in the prefix index.")
         self._on_their_way = metrics.gauge(
             "headrace_index_pending_prompts", "Prompts whose first token has not come."
@@ -95,7 +94,6 @@ class Core:
         finally:
             ticking.cancel()
             await self._kv.close()
-            await self._finder.close()
             await self._hosts.close()
             for line in lines:
                 loop.remove_reader(line.fileno())
@@ -174,7 +172,6 @@ class Core:
             upstream=config.upstream,
             contexts=prepared.upstream_tls,
             start_of=prepared.prompter.start_of,
-        self._finder.use(config.discover, config.dns)
         self._hosts.use(config.limits_redis if routing.hosts.redis else None, places)
             hashing=prepared.marks.hashing,
             block_tokens=routing.block_tokens,
