@@ -2,8 +2,9 @@
 
 One JSON command a line on stdin, one JSON answer a line on stdout:
 
-- `{"op": "target", "name", "port", "ca", "token", "http2_streams"}` makes a target known (`ca`
-  null: plain HTTP; `http2_streams`: so many on each connection, 0 for HTTP/1.1)
+- `{"op": "target", "name", "port", "ca", "token", "http2_streams", "tokens"}` makes a target known
+  (`ca` null: plain HTTP; `http2_streams`: so many on each connection, 0 for HTTP/1.1; `tokens`: a
+  file of tokens that requests by HTTP/1.1 have in turn)
 - `{"op": "check", "name", "tokens"}` -> the events of one answer, as they came
 - `{"op": "load", "name", "streams", "tokens", "seconds"}` -> requests that ended, and errors
 - `{"op": "latency", "names", "seconds"}` -> times to the first token in ms, one list a target; the
@@ -15,12 +16,14 @@ Every prompt is different: about a hundred tokens, put together from random phra
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import ssl
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import uvloop
@@ -44,7 +47,14 @@ class Target:
     """Where requests go, and how they are written."""
 
     def __init__(
-        self, port: int, ca: str | None, token: str, http2_streams: int = 0, model: str = "demo"
+        self,
+        port: int,
+        ca: str | None,
+        token: str,
+        http2_streams: int = 0,
+        *,
+        model: str = "demo",
+        tokens: str = "",
     ) -> None:
         self.port = port
         self._http2_streams = http2_streams
@@ -59,11 +69,11 @@ class Target:
         self._random = random.Random(port)
         self._phrases = [" ".join(self._random.choices(WORDS, k=9)) for _ in range(997)]
         self._opening = f'{{"model":"{model}","stream":true,"max_tokens":'
+        self._tokens = itertools.cycle(Path(tokens).read_text().split() if tokens else [token])
         self._head = (
             "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
             "accept: application/json\r\ncontent-type: application/json\r\n"
-            f"user-agent: OpenAI/Python 3.57.0\r\nauthorization: Bearer {token}\r\n"
-            "content-length: "
+            "user-agent: OpenAI/Python 3.57.0\r\nauthorization: Bearer "
         )
         self._http2_head: list[Header] = [
             (b":method", b"POST"),
@@ -82,7 +92,8 @@ class Target:
 
     def request(self, tokens: int) -> bytes:
         body = self._body(tokens)
-        return f"{self._head}{len(body)}\r\n\r\n{body}".encode()
+        token = next(self._tokens)
+        return f"{self._head}{token}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
 
     def http2_request(self, tokens: int) -> tuple[list[Header], bytes]:
         body = self._body(tokens).encode()

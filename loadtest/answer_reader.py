@@ -1,4 +1,4 @@
-"""One HTTP/1.1 answer that streams events, read as it comes. Decides: `now` is an argument.
+"""One answer that streams events, read as it comes. Decides: `now` is an argument.
 
 What is counted: a piece of content is an event with a non-empty text, reasoning or tool call. The
 first event of a chat, a role without content, is none.
@@ -6,6 +6,7 @@ first event of a chat, a role without content, is none.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import httptools
@@ -45,24 +46,25 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class AnswerReader:
-    """Feed it what is read. `complete` when the answer has ended, in whatever way.
+class Answer:
+    """`complete` when it has ended, in whatever way. Whoever reads it sets `now`.
 
-    Instants are those given to `feed`; 0 = never. `problem` is a kind of error, "" = none.
+    Instants are those of `now`; 0 = never. `problem` is a kind of error, "" = none. `timing`: the
+    milliseconds of each phase that the head's `Server-Timing` has.
     """
 
     def __init__(self, keep_text: bool = False) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self._buffer = b""
-        self._now = 0.0
         self._text: list[str] | None = [] if keep_text else None
         self._refusal = b""
         self._done = False
+        self.now = 0.0
         self.status = 0
         self.complete = False
         self.keep_alive = False
         self.problem = ""
         self.detail = ""
+        self.timing: dict[str, float] | None = None
         self.pieces = 0
         self.first_at = 0.0
         self.last_at = 0.0
@@ -72,19 +74,11 @@ class AnswerReader:
         self.output_tokens = 0
 
     def __repr__(self) -> str:
-        return f"<AnswerReader {self.status} pieces={self.pieces} complete={self.complete}>"
+        return f"<{type(self).__name__} {self.status} pieces={self.pieces} {self.complete=}>"
 
     @property
     def text(self) -> str:
         return "".join(self._text or ())
-
-    def feed(self, data: bytes, now: float) -> None:
-        self._now = now
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail("protocol", str(error))
-            self.complete, self.keep_alive = True, False
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -93,13 +87,11 @@ class AnswerReader:
             if self.status:
                 self._judge()
             else:
-                self._fail("reset", "the connection ended before the answer began")
+                self.fail("reset", "the connection ended before the answer began")
 
-    # -- httptools -------------------------------------------------------------------------------
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status >= 200:
-            self.status = status
+    def on_field(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"server-timing":
+            self.timing = {**(self.timing or {}), **parse_timing(value.decode("latin-1"))}
 
     def on_body(self, data: bytes) -> None:
         if self.status != 200:
@@ -115,11 +107,15 @@ class AnswerReader:
             elif b"data:" in event:
                 self._on_event(event[event.index(b"data:") + 5 :].strip())
 
-    def on_message_complete(self) -> None:
-        if self.status:  # not after an interim answer
-            self.complete = True
-            self.keep_alive = self._parser.should_keep_alive()
-            self._judge()
+    def end(self, keep_alive: bool) -> None:
+        """Its last byte has come."""
+        self.complete, self.keep_alive = True, keep_alive
+        self._judge()
+
+    def fail(self, problem: str, detail: str = "") -> None:
+        """The first one counts."""
+        if not self.problem:
+            self.problem, self.detail = problem, detail[:_SHOWN]
 
     # -- events ----------------------------------------------------------------------------------
     def _on_event(self, data: bytes) -> None:
@@ -129,10 +125,10 @@ class AnswerReader:
         try:
             event = _decode(data)
         except msgspec.DecodeError as error:
-            self._fail("protocol", str(error))
+            self.fail("protocol", str(error))
             return
         if event.error is not None:
-            self._fail("error_event", str(event.error))
+            self.fail("error_event", str(event.error))
         if event.usage is not None:
             self._count(event.usage)
         for choice in event.choices:
@@ -146,7 +142,7 @@ class AnswerReader:
                 self._on_piece(said)
 
     def _on_piece(self, said: str) -> None:
-        now = self._now
+        now = self.now
         if self.pieces:
             self.gaps.append(now - self.last_at)
         else:
@@ -163,12 +159,50 @@ class AnswerReader:
 
     def _judge(self) -> None:
         if self.status != 200:
-            self._fail(f"http_{self.status}", self._refusal.decode("utf-8", "replace"))
+            self.fail(f"http_{self.status}", self._refusal.decode("utf-8", "replace"))
         elif not self._done:
-            self._fail("truncated", "the answer ended without [DONE]")
+            self.fail("truncated", "the answer ended without [DONE]")
         elif not self.pieces:
-            self._fail("empty", "the answer had no content")
+            self.fail("empty", "the answer had no content")
 
-    def _fail(self, problem: str, detail: str = "") -> None:
-        if not self.problem:
-            self.problem, self.detail = problem, detail[:_SHOWN]
+
+class AnswerReader(Answer):
+    """By HTTP/1.1: feed it what is read."""
+
+    def __init__(self, keep_text: bool = False) -> None:
+        super().__init__(keep_text)
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes, now: float) -> None:
+        self.now = now
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.fail("protocol", str(error))
+            self.complete, self.keep_alive = True, False
+
+    # -- httptools -------------------------------------------------------------------------------
+    on_header = Answer.on_field
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self.status = status
+
+    def on_message_complete(self) -> None:
+        if self.status:  # not after an interim answer
+            self.end(self._parser.should_keep_alive())
+
+
+def parse_timing(value: str) -> dict[str, float]:
+    """Milliseconds by name, of a `Server-Timing` header (W3C); entries without a duration are left
+    out."""
+    found = {}
+    for entry in value.split(","):
+        name, *parameters = entry.split(";")
+        for parameter in parameters:
+            key, _, duration = parameter.strip().partition("=")
+            if key.lower() == "dur":
+                with contextlib.suppress(ValueError):
+                    found[name.strip()] = float(duration.strip('"'))
+    return found

@@ -108,8 +108,12 @@ def _one(scenario: Scenario, arguments: argparse.Namespace, arms: Arms) -> Verdi
         run_command.target_of(scenario, arguments, url)
         for url in (arms.base_url, arms.candidate_url)
     )
-    runner = Runner(scenario, seed, base, run_command.headers_of(arguments), others=[candidate])
-    samples = run_command.watched(runner, scenario, arguments)
+    headers = run_command.headers_of(arguments)
+
+    def make(first: int, share: int) -> Runner:
+        return Runner(scenario, seed, base, headers, others=[candidate], first=first, share=share)
+
+    samples = run_command.watched(make, scenario, arguments)
     if samples.interrupted:
         return None
     begin_at = samples.began_at + scenario.warm_up_s

@@ -15,7 +15,8 @@ class Record:
     """Instants are of one clock; 0 = never. `outcome` is OK, LEFT, UNFINISHED or a kind of error.
 
     arm: which of several targets was asked. due_at: when it should begin; started_at: when the
-    client came to it; sent_at: when its connection was there and it was written.
+    client came to it; sent_at: when its connection was there and it was written. timing:
+    milliseconds of the server's phases, as it says.
     """
 
     session: int
@@ -37,6 +38,7 @@ class Record:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    timing: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,15 @@ class Seen:
     values: array[float] = field(default_factory=lambda: array("d"))
 
 
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What was done to the server by intent; `problem`: why it was not."""
+
+    name: str
+    at: float
+    problem: str
+
+
 @dataclass(slots=True)
 class Samples:
     """Everything that was measured. Gaps between tokens are of answers due at `gap_due_at`.
@@ -80,6 +91,7 @@ class Samples:
     gap_due_at: array[float] = field(default_factory=lambda: array("d"))
     seen: list[Seen] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    happened: list[Happened] = field(default_factory=list)
 
     def add_gaps(self, due_at: float, gaps: list[float]) -> None:
         self.gaps.extend(gaps)

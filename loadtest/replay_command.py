@@ -56,8 +56,16 @@ def run(arguments: argparse.Namespace) -> int:
         return CANNOT
     about = run_command.about_run(scenario, arguments, seed)
     about["trace"] = {"file": arguments.trace.name, "requests": len(planned), "speed": speed}
-    runner = Runner(scenario, seed, target, headers_of, planned=planned)
-    found = summarize(scenario, seed, run_command.watched(runner, scenario, arguments), about)
+
+    def make(first: int, share: int) -> Runner:
+        return Runner(scenario, seed, target, headers_of, planned=planned, first=first, share=share)
+
+    try:
+        samples = run_command.watched(make, scenario, arguments)
+    except CannotRun as error:
+        print(f"headrace-loadtest: {error}", file=sys.stderr)
+        return CANNOT
+    found = summarize(scenario, seed, samples, about)
     print(table.render(found))
     if arguments.out:
         run_command.write(found, arguments.out)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import gc
-import resource
 import secrets
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvloop
 
-from loadtest import machine, report, result, table
+from loadtest import clients, machine, report, result, table
+from loadtest.happenings import Happenings
 from loadtest.lanes import Target, client_context, parse_target
 from loadtest.minting import KeyFileError, Mint
 from loadtest.record import Samples
@@ -83,6 +78,20 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ca", metavar="FILE", help="trust these certificates alone (PEM)")
     parser.add_argument("--insecure", action="store_true", help="trust any certificate")
+    parser.add_argument(
+        "--http2", type=int, metavar="N", help="by HTTP/2, up to N requests on each connection"
+    )
+    parser.add_argument("--processes", type=int, metavar="N", help="so many clients share the load")
+    parser.add_argument(
+        "--phases", action="store_true", help="ask for Server-Timing (X-Headrace-Timing: 1)"
+    )
+    parser.add_argument(
+        "--do",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="what happens where the scenario says NAME (by the shell; may be repeated)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     watch = parser.add_argument_group("the server's processes, where they run on this machine")
     watch.add_argument(
@@ -146,6 +155,16 @@ def changed(scenario: Scenario, arguments: argparse.Namespace) -> Scenario:
         changes["warm_up_s"] = max(0.0, arguments.warm_up)
     if arguments.model:
         changes["models"] = [Model(name=arguments.model)]
+    if arguments.processes is not None:
+        if arguments.processes < 1:
+            raise CannotRun("--processes: give a number above 0")
+        changes["processes"] = arguments.processes
+    if arguments.http2 is not None:
+        changes["connections"] = msgspec.structs.replace(
+            scenario.connections, http2_streams=max(0, arguments.http2)
+        )
+    if arguments.phases:
+        changes["headers"]["x-headrace-timing"] = "1"
     return msgspec.structs.replace(scenario, **changes)
 
 
@@ -183,29 +202,54 @@ def measure(scenario: Scenario, arguments: argparse.Namespace) -> result.Result:
     seed = seed_of(arguments)
     target = target_of(scenario, arguments, arguments.url)
     about = about_run(scenario, arguments, seed)
-    runner = Runner(scenario, seed, target, headers_of(arguments))
-    return summarize(scenario, seed, watched(runner, scenario, arguments), about)
+    headers = headers_of(arguments)
+
+    def make(first: int, share: int) -> Runner:
+        return Runner(scenario, seed, target, headers, first=first, share=share)
+
+    return summarize(scenario, seed, watched(make, scenario, arguments), about)
 
 
 def seed_of(arguments: argparse.Namespace) -> int:
     return arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
 
 
-def watched(runner: Runner, scenario: Scenario, arguments: argparse.Namespace) -> Samples:
-    """Run it in a loop of its own, with progress on a terminal, until it ends or is told to."""
-    show = not arguments.quiet and sys.stderr.isatty()
-    watch = watch_of(arguments)
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # a collection of garbage would be a lag of the client's own
+def watched(make: clients.Make, scenario: Scenario, arguments: argparse.Namespace) -> Samples:
+    """Run it, with progress on a terminal, until it ends or is told to. CannotRun."""
+    show = progress(scenario.total_s) if not arguments.quiet and sys.stderr.isatty() else None
+    events = Happenings(scenario.happenings, commands_of(scenario, arguments.do))
     try:
-        with _many_connections(), watch:
-            samples = uvloop.run(_until_interrupted(runner, scenario.total_s if show else 0.0))
-        samples.seen, samples.notes = watch.seen, watch.notes
-        return samples
+        with watch_of(arguments) as watch, events:
+
+            def began(at: float) -> None:
+                watch.begin()
+                events.begin(at)
+
+            samples = clients.run(make, scenario.processes, began, show)
+    except clients.ClientDied as error:
+        raise CannotRun(str(error)) from error
     finally:
-        gc.enable()
-        gc.unfreeze()
+        if show is not None:
+            print(f"\r{'':78}\r", end="", file=sys.stderr, flush=True)
+    samples.seen, samples.notes, samples.happened = watch.seen, watch.notes, events.done
+    samples.notes += [
+        f"{each.name} did not happen: {each.problem}" for each in events.done if each.problem
+    ]
+    return samples
+
+
+def commands_of(scenario: Scenario, given: Sequence[str]) -> dict[str, str]:
+    """CannotRun unless each happening of the scenario has its command."""
+    commands = {}
+    for text in given:
+        name, equals, command = text.partition("=")
+        if not equals or not command:
+            raise CannotRun(f"--do: {text!r} is not NAME=COMMAND")
+        commands[name] = command
+    missing = sorted({each.do for each in scenario.happenings} - set(commands))
+    if missing:
+        raise CannotRun(f"give --do {missing[0]}=COMMAND: this scenario has it happen")
+    return commands
 
 
 def watch_of(arguments: argparse.Namespace) -> Watch:
@@ -217,53 +261,18 @@ def watch_of(arguments: argparse.Namespace) -> Watch:
         raise CannotRun("--pid: no such process") from error
 
 
-@contextlib.contextmanager
-def _many_connections() -> Iterator[None]:
-    """An open loop has as many as a slow server makes it: up to the hard limit of files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # then the soft limit stays
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-async def _until_interrupted(runner: Runner, progress_s: float) -> Samples:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, runner.stop)
-    stop_showing = _show(runner, progress_s) if progress_s else None
-    samples = await runner.run()
-    if stop_showing is not None:
-        stop_showing()
-    return samples
-
-
-def _show(runner: Runner, total_s: float) -> Callable[[], None]:
-    """One line on stderr, twice a second."""
-    loop = asyncio.get_running_loop()
+def progress(total_s: float) -> clients.Show:
+    """A line on stderr that is written anew."""
     began = time.monotonic()
-    handle: list[asyncio.TimerHandle] = []
 
-    def line() -> None:
+    def show(begun: int, running: int) -> None:
         passed = time.monotonic() - began
         filled = min(30, int(30 * passed / total_s))
-        print(
-            f"\r[{'#' * filled}{'.' * (30 - filled)}] {passed:.0f}/{total_s:.0f} s  "
-            f"{len(runner.samples.records)} begun, {runner.live} running   ",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
-        handle[:] = [loop.call_later(0.5, line)]
+        bar = f"[{'#' * filled}{'.' * (30 - filled)}]"
+        line = f"{bar} {passed:.0f}/{total_s:.0f} s  {begun} begun, {running} running"
+        print(f"\r{line:78}", end="", file=sys.stderr, flush=True)
 
-    def stop() -> None:
-        handle[0].cancel()
-        print(f"\r{'':78}\r", end="", file=sys.stderr, flush=True)
-
-    line()
-    return stop
+    return show
 
 
 def target_of(scenario: Scenario, arguments: argparse.Namespace, url: str) -> Target:
@@ -271,7 +280,12 @@ def target_of(scenario: Scenario, arguments: argparse.Namespace, url: str) -> Ta
     tls = None
     if url.startswith("https:"):
         resume = scenario.connections.resume
-        tls = client_context(resume=resume, ca_file=arguments.ca, insecure=arguments.insecure)
+        tls = client_context(
+            resume=resume,
+            ca_file=arguments.ca,
+            insecure=arguments.insecure,
+            http2=scenario.connections.http2_streams > 0,
+        )
     try:
         return parse_target(url, tls)
     except ValueError as error:

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from loadtest import prompts
-from loadtest.answer_reader import AnswerReader
-from loadtest.lanes import ConnectError, Exchange, Lane, Lanes, Target
+from loadtest.http2_lanes import Http2Lanes
+from loadtest.lanes import AnyLane, AnyLanes, Ask, ConnectError, Exchange, Lanes, Target
 from loadtest.machine import waited_for_core_s
 from loadtest.record import LEFT, OK, UNFINISHED, Opening, Record, Samples
-from loadtest.scenario import Closed, Scenario
+from loadtest.scenario import Closed, Connections, Scenario
 from loadtest.schedule import Session, draw, draw_session, plan
 
 _LEAD_S = 0.1  # between building the schedule and its first instant
@@ -39,10 +39,19 @@ class Talk:
         return self.turn + 1 < len(self.session.turns)
 
 
+def make_lanes(
+    target: Target, connections: Connections, opened: Callable[[Opening], None]
+) -> AnyLanes:
+    if connections.http2_streams:
+        return Http2Lanes(target, connections.reuse, opened, connections.http2_streams)
+    return Lanes(target, connections.reuse, opened)
+
+
 class Runner:
     """One run. `headers_of` a session's number are sent beside those of the scenario. With
     `others` each request goes to `target` or one of them, drawn at random: its `arm`. `planned`
-    takes the place of what the scenario would draw."""
+    takes the place of what the scenario would draw. `share`: of so many runners this one does
+    every nth session, from the `first` on."""
 
     def __init__(
         self,
@@ -53,18 +62,22 @@ class Runner:
         *,
         others: Sequence[Target] = (),
         planned: Sequence[Session] | None = None,
+        first: int = 0,
+        share: int = 1,
     ) -> None:
         self._scenario = scenario
         self._seed = seed
         self._targets = (target, *others)
         self._headers_of = headers_of
         self._corpus = prompts.Corpus(seed)
-        self._plan = plan(scenario, seed) if planned is None else list(planned)
+        drawn = plan(scenario, seed) if planned is None else list(planned)
+        self._plan = drawn[first::share]
+        self._first, self._share = first, share
         self._next = 0
-        self._live: dict[Record, Lane | None] = {}
+        self._live: dict[Record, AnyLane | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        reuse = scenario.connections.reuse
-        self._lanes = [Lanes(each, reuse, self._opened) for each in self._targets]
+        how = scenario.connections
+        self._lanes = [make_lanes(each, how, self._opened) for each in self._targets]
         self._over = asyncio.Event()
         self._stopped = False
         self._waiting = 0
@@ -81,17 +94,20 @@ class Runner:
     def _end_at(self) -> float:
         return self.samples.began_at + self._scenario.total_s
 
-    async def run(self) -> Samples:
-        """Until every answer has ended or `stop` was called."""
+    async def run(self, began_at: float | None = None) -> Samples:
+        """Until every answer has ended or `stop` was called. `began_at`: an instant that is the
+        same for all who share a run; by default soon."""
         samples, loop = self.samples, asyncio.get_running_loop()
-        began_at = samples.began_at = time.perf_counter() + _LEAD_S
+        if began_at is None:
+            began_at = time.perf_counter() + _LEAD_S
+        samples.began_at = began_at
         samples.planned = [began_at + session.due_s for session in self._plan]
         cpu, waited = time.process_time(), waited_for_core_s()
         arrivals = self._scenario.arrivals
         if isinstance(arrivals, Closed):
-            for _ in range(arrivals.users):
+            for _ in range(self._first, arrivals.users, self._share):
                 self._later(began_at, self._next_of_user)
-        loop.call_later(_LEAD_S, self._tick)
+        loop.call_later(max(0.0, began_at - time.perf_counter()), self._tick)
         await self._over.wait()
         samples.cpu_s = time.process_time() - cpu
         samples.starved_s = waited_for_core_s() - waited
@@ -147,7 +163,8 @@ class Runner:
     def _next_of_user(self, due_at: float) -> None:
         """A user of a closed loop begins another session."""
         due_s = due_at - self.samples.began_at
-        session = draw_session(self._scenario, self._seed, self._next, due_s)
+        number = self._first + self._next * self._share
+        session = draw_session(self._scenario, self._seed, number, due_s)
         self._next += 1
         self._begin(session, due_at)
 
@@ -165,33 +182,30 @@ class Runner:
             record.arm = rng.randrange(len(self._targets))
         self.samples.records.append(record)
         talk.messages.append(prompts.question(session, turn, self._corpus))
-        request = self._request(talk, self._targets[record.arm])
+        request = self._request(talk)
         lane = self._lanes[record.arm].take()
         if lane is None:
             self._connect(talk, record, request)
         else:
             self._send(lane, talk, record, request)
 
-    def _request(self, talk: Talk, target: Target) -> bytes:
+    def _request(self, talk: Talk) -> Ask:
         body = msgspec.json.encode(prompts.body(talk.session, talk.turn, talk.messages))
         headers = {
-            "host": target.authority,
             "content-type": "application/json",
             "accept": "text/event-stream",
             **self._scenario.headers,
             **self._headers_of(talk.session.number),
-            "content-length": str(len(body)),
         }
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        return f"POST {target.path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
+        return Ask(headers, body)
 
-    def _connect(self, talk: Talk, record: Record, request: bytes) -> None:
+    def _connect(self, talk: Talk, record: Record, request: Ask) -> None:
         self._live[record] = None
         task = asyncio.get_running_loop().create_task(self._connected(talk, record, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connected(self, talk: Talk, record: Record, request: bytes) -> None:
+    async def _connected(self, talk: Talk, record: Record, request: Ask) -> None:
         try:
             async with asyncio.timeout(self._scenario.timeout_s):
                 lane = await self._lanes[record.arm].connect()
@@ -202,7 +216,7 @@ class Runner:
         else:
             self._send(lane, talk, record, request)
 
-    def _send(self, lane: Lane, talk: Talk, record: Record, request: bytes) -> None:
+    def _send(self, lane: AnyLane, talk: Talk, record: Record, request: Ask) -> None:
         session = talk.session
         was_used = lane.used
 
@@ -211,6 +225,7 @@ class Runner:
             if was_used and exchange.untouched and exchange.reader.problem == "reset":
                 # The server had closed this kept connection just then: as every client does, once.
                 self.samples.reconnects += 1
+                self._lanes[record.arm].give_back(lane)
                 self._connect(talk, record, request)
             else:
                 self._lanes[record.arm].give_back(lane)
@@ -222,10 +237,10 @@ class Runner:
             lane.leave()
 
         exchange = Exchange(
-            AnswerReader(keep_text=talk.goes_on),
             ended,
-            session.turns[talk.turn].leave_after,
-            session.pause_s,
+            keep_text=talk.goes_on,
+            leave_after=session.turns[talk.turn].leave_after,
+            pause_s=session.pause_s,
         )
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._scenario.timeout_s, too_late)
@@ -240,6 +255,7 @@ class Runner:
         record.pieces, record.gap_max = reader.pieces, max(reader.gaps, default=0.0)
         record.prompt_tokens, record.cached_tokens = reader.prompt_tokens, reader.cached_tokens
         record.output_tokens = reader.output_tokens or reader.pieces
+        record.timing = reader.timing
         if reader.problem:
             self._failed(record, reader.problem, reader.detail)
             return

@@ -133,14 +133,25 @@ class Requests(_Part, frozen=True):
 
 
 class Connections(_Part, frozen=True):
-    """`reuse`: keep connections for later requests; `resume`: resume TLS sessions on new ones."""
+    """`reuse`: keep connections for later requests; `resume`: resume TLS sessions on new ones;
+    `http2_streams`: up to so many requests at a time on each, by HTTP/2; 0: HTTP/1.1."""
 
     reuse: bool = True
     resume: bool = True
+    http2_streams: Annotated[int, Meta(ge=0)] = 0
+
+
+class Happening(_Part, frozen=True):
+    """Something that is done to the server `at_s` after the run's begin, warm-up included; the
+    command says what `do` is."""
+
+    at_s: NotNegative
+    do: str
 
 
 class Scenario(_Part, frozen=True):
-    """`timeout_s` bounds each request, from its sending to the end of its answer."""
+    """`timeout_s` bounds each request, from its sending to the end of its answer. `processes`: so
+    many clients share the load."""
 
     name: str
     arrivals: Arrivals
@@ -148,12 +159,14 @@ class Scenario(_Part, frozen=True):
     duration_s: Positive
     warm_up_s: NotNegative = 0
     timeout_s: Positive = 120
+    processes: Count = 1
     description: str = ""
     models: Annotated[list[Model], Meta(min_length=1)] = msgspec.field(
         default_factory=lambda: [Model(name="demo")]
     )
     headers: dict[str, str] = {}
     connections: Connections = Connections()
+    happenings: list[Happening] = []
 
     @property
     def total_s(self) -> float:

@@ -22,8 +22,8 @@ _TIMEOUT_S = 5.0
 
 
 class Watch:
-    """Looks every `every_s`, from entering to leaving. `gauges`: names of metrics; what each is
-    with its labels is added up."""
+    """Looks every `every_s`, from `begin` to its end as a context. `gauges`: names of metrics; what
+    each is with its labels is added up."""
 
     def __init__(
         self,
@@ -48,8 +48,11 @@ class Watch:
         return f"<Watch of {self._pids}>"
 
     def __enter__(self) -> Watch:
-        self._thread.start()
         return self
+
+    def begin(self) -> None:
+        if self._pids or self._metrics_url is not None:
+            self._thread.start()
 
     def __exit__(
         self,
@@ -58,7 +61,8 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         self._over.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     @property
     def seen(self) -> list[Seen]:

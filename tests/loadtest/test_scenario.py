@@ -24,8 +24,8 @@ requests:
 """
 
 
-def test_eight_are_shipped() -> None:
-    assert shipped() == ["agent", "burst", "chat", "gate", "long", "mixed", "rag", "voice"]
+def test_some_are_shipped() -> None:
+    assert {"agent", "burst", "chat", "gate", "long", "mixed", "rag", "voice"} <= set(shipped())
 
 
 @pytest.mark.parametrize("name", shipped())
