@@ -258,6 +258,8 @@ def _limit_faults(config: Config) -> Iterator[Fault]:
 
 
 def _usage_faults(config: Config) -> Iterator[Fault]:
+    if config.routing.hosts.redis and config.limits_redis is None:
+        yield ".routing.hosts.redis", "is in the Redis of the limits: give `limits.store.redis` too"
     if config.usage is None or config.usage.redis_stream is None:
         return
     if config.limits_redis is None:
@@ -275,8 +277,6 @@ def _access_faults(config: Config) -> Iterator[Fault]:
             ".auth.revocations.redis",
             "is in the Redis of the limits: give `limits.store.redis` too",
         )
-    if config.routing.hosts.redis and config.limits_redis is None:
-        yield ".routing.hosts.redis", "is in the Redis of the limits: give `limits.store.redis` too"
     names = [name for model in config.models for name in (model.name, *model.aliases)]
     for index, rule in enumerate(config.auth.rules):
         for number, name in enumerate(rule.models):

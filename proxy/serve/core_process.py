@@ -1,8 +1,7 @@
 """The core: one process beside the workers that does what is to be done once per host.
 
 It keeps the prefix index, which the workers read: it hears what they send where, and follows the
-replicas that tell what they hold. Where several gateways share their load it speaks for this one.
-Nobody asks it anything. Performs: sockets, timers.
+replicas that tell what they hold. Nobody asks it anything. Performs: sockets, timers.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from core.tasks import spawn
 from proxy.serve.aside import aside
 from proxy.serve.config import parse_config
 from proxy.serve.host_memory import HostMemory
-from proxy.serve.kv_index import KvIndex
 from proxy.serve.host_sharing import HostSharing
+from proxy.serve.kv_index import KvIndex
 from proxy.serve.logs import set_level, set_up_logging
 from proxy.serve.prepared import Prepared, prepare
 from proxy.serve.supervise.messages import Outcome
@@ -58,8 +57,8 @@ class Core:
             memory.workers,
         )
         self._kv = KvIndex(self._place, _may_be_asked, metrics, time.monotonic)
-        self._states = shared.states
         self._hosts = HostSharing(memory, metrics, time.monotonic)
+        self._states = shared.states
         self._entries = metrics.gauge("headrace_index_entries", "Blocks in the prefix index.")
         self._on_their_way = metrics.gauge(
             "headrace_index_pending_prompts", "Prompts whose first token has not come."
@@ -84,8 +83,8 @@ class Core:
         for worker, line in enumerate(lines):
             loop.add_reader(line.fileno(), functools.partial(self._hear, worker, line))
         self._kv.start()
-        ticking = spawn(self._tick(), "core")
         self._hosts.start()
+        ticking = spawn(self._tick(), "core")
         self._memory.core_state.publish(WorkerState.READY, os.getpid(), time.monotonic())
         ready()
         try:
@@ -93,8 +92,8 @@ class Core:
             await stop.bear(self._workers_gone())
         finally:
             ticking.cancel()
-            await self._kv.close()
             await self._hosts.close()
+            await self._kv.close()
             for line in lines:
                 loop.remove_reader(line.fileno())
                 line.close()
@@ -167,12 +166,12 @@ class Core:
             for r in config.replicas
         }
         self.keeper.use(rooms, routing.index_entries)
+        self._hosts.use(config.limits_redis if routing.hosts.redis else None, places)
         self._kv.use(
             config.active if routing.policy == "prefix_affinity" else (),
             upstream=config.upstream,
             contexts=prepared.upstream_tls,
             start_of=prepared.prompter.start_of,
-        self._hosts.use(config.limits_redis if routing.hosts.redis else None, places)
             hashing=prepared.marks.hashing,
             block_tokens=routing.block_tokens,
         )

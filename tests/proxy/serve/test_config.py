@@ -182,6 +182,13 @@ def test_one_that_is_drained_is_not_active() -> None:
         ),
         ({"usage": {}}, ["$.usage: give either `file` or `redis_stream`"]),
         (
+            {"routing": {"hosts": {"redis": True}}},
+            [
+                "$.routing.hosts.redis: is in the Redis of the limits: give "
+                "`limits.store.redis` too",
+            ],
+        ),
+        (
             {"admin": {"address": "127.0.0.1:8080"}},
             [
                 "$.admin.address: is also $.listen.addresses[0]; clients must not reach the admin "
@@ -194,13 +201,6 @@ def test_contradictions_between_sections(changes: dict[str, Any], faults: list[s
     with pytest.raises(ConfigProblems) as caught:
         made(**changes)
     assert str(caught.value).splitlines() == faults
-        (
-            {"routing": {"hosts": {"redis": True}}},
-            [
-                "$.routing.hosts.redis: is in the Redis of the limits: give "
-                "`limits.store.redis` too",
-            ],
-        ),
 
 
 @pytest.mark.parametrize(
