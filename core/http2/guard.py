@@ -32,7 +32,10 @@ _PADDED = 0x8
 _MOST_CONTINUATIONS = 8  # of one header block
 _BYTES_PER_UPDATE = 32
 """A client may send a WINDOW_UPDATE for so many bytes that it was sent: two for each DATA frame."""
-_HEADER_BURST, _HEADER_RATE = 8 * 1024 * 1024, 1024 * 1024.0
+_HEADER_BURST, _HEADER_RATE = 4 * 1024 * 1024, 1024 * 1024.0
+_HEADERS_FREE = 8_192
+"""Header bytes of one request that count for nothing: a proxy in front may have thousands of
+requests a second on one connection, each with a token of a kilobyte or two."""
 
 
 class _Budget:
@@ -128,7 +131,9 @@ class FrameGuard:
 
     def count_header_bytes(self, size: int, now: float) -> bool:
         """A header block has this size after decompression; see `feed`."""
-        return self._spend(self._headers, size, now)
+        if size > _HEADERS_FREE:
+            self._spend(self._headers, size - _HEADERS_FREE, now)
+        return not self.exceeded
 
     def _spend(self, budget: _Budget, amount: int, now: float) -> bool:
         if budget.spend(amount, now):

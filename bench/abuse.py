@@ -1,0 +1,384 @@
+"""`python -m bench.abuse`: what does an abusive HTTP/2 client do to the others?
+
+For each pattern of abuse three windows alternate, in several rounds: a connection that says
+nothing, one that abuses until it is cut, and a client that connects anew whenever it is cut. In
+each one a neighbour asks for one token at a time, on a connection of its own. Printed are for each
+pattern how much of it was said on one connection and how many requests began at the upstream (the
+most of all rounds), and the neighbour's time to first token, 99th percentile, against that of the
+windows without abuse (medians of the rounds). CPU is what the gateway uses of its core meanwhile.
+
+The gateway has one worker and a core to itself where there are two; neighbour, abuser and upstream
+share the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import signal
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import uvloop
+from hpack import Encoder
+
+from bench.measure import quantile
+from bench.processes import (
+    BenchError,
+    ClientProcess,
+    Processes,
+    accepts,
+    cpu_ns,
+    family,
+    free_port,
+)
+from bench.rig import make_identity, start_gateway, start_redis
+from bench.upstream import Engine, Upstream
+from core.http2 import frames
+from core.http2.frames import PREFACE, frame
+
+ROUNDS, WINDOW_S = 3, 3.0
+MOST_RESETS, MOST_FRAMES, MOST_REQUESTS, BAR = 500, 1_000, 200, 2.0
+AT_ONCE, PAUSE_S = 10, 0.001
+DELAYED = 40  # requests, before the first is reset
+QUIET = ""
+_UNREAD_BYTES = 65_536
+_BODY = (
+    b'{"model":"demo","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"abuse"}]}'
+)
+_GOAWAY = bytes([frames.GOAWAY]) + bytes(5)  # type, flags, stream
+_OPEN = frames.END_HEADERS
+_LARGE = ("x-large", "x" * 3_900)
+
+
+class Speaker:
+    """Writes what one connection says."""
+
+    def __init__(self, token: str) -> None:
+        self._encoder = Encoder()
+        self._ids = itertools.count(1, 2)
+        self._head = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", "localhost"),
+            (":path", "/v1/chat/completions"),
+            ("content-type", "application/json"),
+            ("authorization", f"Bearer {token}"),
+        ]
+
+    def __repr__(self) -> str:
+        return "<Speaker>"
+
+    def head(self, flags: int = _OPEN, more: int = 0) -> tuple[int, bytes]:
+        stream, block = next(self._ids), self._encoder.encode([*self._head, *[_LARGE] * more])
+        return stream, frame(frames.HEADERS, flags, stream, block)
+
+    def ask(self, tokens: int = 1) -> tuple[int, bytes]:
+        stream, head = self.head()
+        return stream, head + frame(frames.DATA, frames.END_STREAM, stream, _BODY % tokens)
+
+
+Pattern = Callable[[Speaker], Iterator[bytes]]
+"""What is said again and again: one item is one reset or one frame."""
+
+
+def _nothing(speaker: Speaker) -> Iterator[bytes]:
+    return iter(())
+
+
+def _rapid_reset(speaker: Speaker) -> Iterator[bytes]:
+    """A little later, so that work has begun."""
+    while True:
+        stream, said = speaker.ask(100_000)
+        if stream > 2 * DELAYED:
+            said += frame(frames.RST_STREAM, 0, stream - 2 * DELAYED, b"\0\0\0\x08")
+        yield said
+
+
+def _made_reset(speaker: Speaker) -> Iterator[bytes]:
+    while True:
+        stream, said = speaker.ask(1_000)
+        yield said + frame(frames.WINDOW_UPDATE, 0, stream, bytes(4))
+
+
+def _too_many(speaker: Speaker) -> Iterator[bytes]:
+    while True:
+        yield speaker.ask(100_000)[1]
+
+
+def _unread(speaker: Speaker) -> Iterator[bytes]:
+    """Not to be cut: so many streams are allowed, and each waits for its window alone."""
+    yield frame(frames.SETTINGS, 0, 0, b"\0\x04\0\0\0\0") + speaker.ask(100_000)[1]
+    for _ in range(99):
+        yield speaker.ask(100_000)[1]
+
+
+def _headers(speaker: Speaker) -> Iterator[bytes]:
+    while True:
+        yield speaker.head(frames.END_HEADERS | frames.END_STREAM, more=14)[1]
+
+
+def _continuations(speaker: Speaker) -> Iterator[bytes]:
+    stream, head = speaker.head(frames.END_STREAM)
+    yield head
+    yield from itertools.repeat(frame(frames.CONTINUATION, 0, stream))
+
+
+def _in_a_body(kind: int, payload: bytes) -> Pattern:
+    def said(speaker: Speaker) -> Iterator[bytes]:
+        stream, head = speaker.head()
+        yield head
+        yield from itertools.repeat(frame(kind, 0, stream, payload))
+
+    return said
+
+
+def _again(kind: int, payload: bytes = b"", stream: int = 0) -> Pattern:
+    return lambda _: itertools.repeat(frame(kind, 0, stream, payload))
+
+
+PATTERNS: dict[str, tuple[Pattern, int]] = {
+    QUIET: (_nothing, 0),
+    "resets by the client": (_rapid_reset, MOST_RESETS),
+    "resets by the gateway": (_made_reset, MOST_RESETS),
+    "streams too many": (_too_many, MOST_RESETS),
+    "SETTINGS": (_again(frames.SETTINGS), MOST_FRAMES),
+    "PING": (_again(frames.PING, bytes(8)), MOST_FRAMES),
+    "PRIORITY": (_again(frames.PRIORITY, bytes(4) + b"\x10", 101), MOST_FRAMES),
+    "WINDOW_UPDATE": (_again(frames.WINDOW_UPDATE, b"\0\0\0\1"), MOST_FRAMES),
+    "empty DATA": (_in_a_body(frames.DATA, b""), MOST_FRAMES),
+    "CONTINUATION": (_continuations, MOST_FRAMES),
+    "large header lists": (_headers, MOST_FRAMES),
+    "windows that stay shut": (_unread, MOST_FRAMES),
+}
+
+
+class Abuser(asyncio.Protocol):
+    """One connection; `cut` is done when the gateway has ended it."""
+
+    def __init__(self) -> None:
+        self.cut: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        return f"<Abuser cut={self.cut.done()}>"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(PREFACE + frame(frames.SETTINGS, 0, 0))
+
+    def data_received(self, data: bytes) -> None:
+        if _GOAWAY in data:
+            self.connection_lost(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.cut.done():
+            self.cut.set_result(None)
+
+    async def say(self, items: Iterator[bytes], end_at: float) -> int:
+        """How many were written before it was cut."""
+        said = 0
+        while not self.cut.done() and time.monotonic() < end_at:
+            if self.transport.get_write_buffer_size() < _UNREAD_BYTES:
+                some = list(itertools.islice(items, AT_ONCE))
+                said += len(some)
+                self.transport.write(b"".join(some))
+            await asyncio.sleep(PAUSE_S)
+        return said
+
+
+async def abuse(name: str, port: int, authority: str, token: str, again: bool) -> None:
+    """The process that abuses, for one window; what it did is printed as JSON."""
+    os.nice(10)  # it is not to take what the neighbour needs of their common core
+    context = ssl.create_default_context(cafile=authority)
+    context.set_alpn_protocols(["h2"])
+    loop = asyncio.get_running_loop()
+    print("ready", flush=True)
+    end_at = time.monotonic() + WINDOW_S
+    most = connections = cuts = 0
+    while time.monotonic() < end_at:
+        _, abuser = await loop.create_connection(
+            Abuser, "127.0.0.1", port, ssl=context, server_hostname="localhost"
+        )
+        most = max(most, await abuser.say(PATTERNS[name][0](Speaker(token)), end_at))
+        connections, cuts = connections + 1, cuts + abuser.cut.done()
+        abuser.transport.abort()
+        if not again:
+            await asyncio.sleep(end_at - time.monotonic())
+    print(json.dumps({"most": most, "connections": connections, "cuts": cuts}))
+
+
+class Counting(Upstream):
+    """Counts the abuser's requests, and says so at /abused."""
+
+    asked = 0
+
+    def data_received(self, data: bytes) -> None:
+        Counting.asked += data.count(b'"abuse"')
+        super().data_received(data)
+
+    def _page(self, request: bytes) -> None:
+        if not request.startswith(b"GET /abused "):
+            super()._page(request)
+            return
+        body = b"%d" % Counting.asked
+        self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+
+async def serve(ports: list[int]) -> None:
+    loop, engine = asyncio.get_running_loop(), Engine()
+    for port in ports:
+        await loop.create_server(lambda: Counting(engine), "127.0.0.1", port)
+    await asyncio.Event().wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`p99_ms` is the neighbour's, `share` the gateway's of its core; the rest is the abuser's."""
+
+    p99_ms: float
+    share: float
+    requests: int
+    most: int
+    connections: int
+    cuts: int
+
+
+@dataclass(slots=True)
+class Found:
+    quiet: list[Window] = field(default_factory=list)
+    once: list[Window] = field(default_factory=list)
+    again: list[Window] = field(default_factory=list)
+
+    def ratio(self, windows: list[Window]) -> float:
+        pairs = zip(windows, self.quiet, strict=True)
+        return statistics.median(one.p99_ms / quiet.p99_ms for one, quiet in pairs)
+
+
+class Rig:
+    """What runs."""
+
+    def __init__(self, processes: Processes, folder: Path) -> None:
+        issuer = make_identity(folder)
+        self._processes = processes
+        self._upstreams = (free_port(), free_port())
+        upstream = [sys.executable, "-m", "bench.abuse", "--upstream", *map(str, self._upstreams)]
+        processes.start("upstream", upstream, lambda: all(map(accepts, self._upstreams)))
+        start_redis(processes, folder)
+        port, ca = free_port(), str(folder / "ca.pem")
+        gateway = start_gateway(processes, folder, port, self._upstreams)
+        assert gateway is not None
+        self._gateway = gateway
+        command = [sys.executable, "-m", "bench.client"]
+        pipe = subprocess.PIPE
+        client = processes.start("client", command, stdin=pipe, stdout=pipe)
+        self._client = ClientProcess(client)
+        token = issuer.token("tenant-1", tier="gold")
+        self._client("target", name="headrace", port=port, ca=ca, token=token)
+        self._abuser = [str(port), ca, issuer.token("tenant-2", tier="gold")]
+
+    def __repr__(self) -> str:
+        return f"<Rig gateway={self._gateway}>"
+
+    def window(self, pattern: str = QUIET, *, again: bool = False) -> Window:
+        before = self._asked()
+        command = [sys.executable, "-m", "bench.abuse", "--abuser", pattern, *self._abuser]
+        command += ["again"] if again else []
+        abuser = self._processes.start("abuser", command, stdout=subprocess.PIPE)
+        assert abuser.stdout is not None
+        abuser.stdout.readline()
+        cpu_before, began = self._cpu_ns(), time.monotonic_ns()
+        answer = self._client("latency", names=["headrace"], seconds=WINDOW_S)
+        if "failed" in answer:
+            raise BenchError(answer["failed"])
+        p99_ms = quantile(answer["times_ms"]["headrace"], 0.99)
+        share = (self._cpu_ns() - cpu_before) / (time.monotonic_ns() - began)
+        did, _ = abuser.communicate()
+        return Window(p99_ms, share, self._asked() - before, **json.loads(did))
+
+    def _cpu_ns(self) -> int:
+        return sum(map(cpu_ns, family(self._gateway)))
+
+    def _asked(self) -> int:
+        url = f"http://127.0.0.1:{self._upstreams[0]}/abused"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return int(answer.read())
+
+
+def run(rig: Rig, names: list[str], rounds: int) -> Iterator[str]:
+    rig.window()
+    missed, worst = [], 0.0
+    for name in names:
+        found = Found()
+        for _ in range(rounds):
+            found.quiet.append(rig.window())
+            found.once.append(rig.window(name))
+            found.again.append(rig.window(name, again=True))
+        most = max(one.most for one in found.once)
+        requests = max(one.requests for one in found.once)
+        ratio = found.ratio(found.once)
+        worst = max(worst, ratio)
+        held = all(one.cuts for one in found.once) or PATTERNS[name][0] is _unread
+        if not held or most > PATTERNS[name][1] or requests > MOST_REQUESTS or ratio > BAR:
+            missed.append(name)
+        shares = (
+            statistics.median(one.share for one in windows)
+            for windows in (found.quiet, found.once, found.again)
+        )
+        yield (
+            f"{name:24} {most:5} said, {requests:4} requests; p99 {found.quiet[0].p99_ms:6.2f} ms, "
+            f"x{ratio:.2f}, connecting anew x{found.ratio(found.again):.2f} "
+            f"({statistics.median(one.connections for one in found.again):.0f} times, "
+            f"{statistics.median(one.requests for one in found.again):.0f} requests); CPU "
+            + ", ".join(f"{share:.0%}" for share in shares)
+        )
+    yield f"abuse: missed={len(missed)} worst_ratio={worst:.2f} bar={BAR:.0f}" + "".join(
+        f" {name!r}" for name in missed
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.abuse",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--upstream", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--abuser", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=[*PATTERNS][1:], help="one pattern")
+    arguments = parser.parse_args()
+    if arguments.upstream:
+        uvloop.run(serve(arguments.upstream))
+    if arguments.abuser:
+        name, port, authority, token, *again = arguments.abuser
+        uvloop.run(abuse(name, int(port), authority, token, bool(again)))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    names = [arguments.only] if arguments.only else [*PATTERNS][1:]
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder_name:
+        folder = Path(folder_name)
+        with Processes(folder) as processes:
+            try:
+                for line in run(Rig(processes, folder), names, arguments.rounds):
+                    print(line, flush=True)
+            except BenchError as error:
+                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
