@@ -230,7 +230,8 @@ def _add_simulate(commands: Any) -> None:
     faults("--lost-events", type=float, default=0.0, metavar="SHARE", help="of cache events")
     faults("--frozen", type=float, metavar="SHARE", help="metrics stand still from there on")
     faults("--gateways", type=int, default=1, metavar="G", help="so many work side by side")
-    faults("--gossip", type=float, metavar="S", help="they hear of each other after S seconds")
+    faults("--gossip", type=float, metavar="S", help="they hear of others' load after S seconds")
+    faults("--kv-events", action="store_true", help="and from replicas of what these hold")
     faults("--wrong-constants", type=float, default=1.0, metavar="X", help="believed speed")
 
 

@@ -149,6 +149,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         frozen=arguments.frozen,
         gateways=arguments.gateways,
         gossip_s=arguments.gossip,
+        kv_events=arguments.kv_events,
         constants=arguments.wrong_constants,
     )
     return Setup(arguments.replicas, arguments.speed, _model(arguments.engine), faults)

@@ -1,7 +1,8 @@
 """Our own policy: the router of the product itself, with its waiting room, on simulated time. Pure.
 
 Several gateways hear of each other's charges through gossip: what one did is repeated on the
-others' ledgers and indexes so much later. All ledgers are the product's.
+others' ledgers so much later. What is on its way to a replica no other gateway knows; what it holds
+all know if it tells. All ledgers are the product's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from core.metrics import Metrics as Meters
 from core.prompt import Prompt
 from core.replica import Load, Replica
 from routing.config import RoutingConfig
-from routing.index_target import Target
 from routing.lease import Lease
 from routing.member import Member
 from routing.router import Router
@@ -26,6 +26,7 @@ from routing.simulator.world import World
 from routing.waiting_room import WaitingRoom
 
 _MODEL = "model"
+_EVENT_S = 0.01
 
 
 class SimulatedFleet:
@@ -56,23 +57,23 @@ class SimulatedFleet:
 
 @dataclass(slots=True)
 class _Told:
-    """What the other gateways were told of a lease: their entries, and what is still charged."""
+    """What the other gateways were told of a lease, and have charged."""
 
-    members: list[tuple[Router, Member, Target]]
+    members: list[Member]
     pending: int
     live: int
-    blocks: Sequence[int]
-    confirmed: bool = False
 
 
 class OwnPolicy:
-    """`gateways` routers that get requests in turn. Without gossip each knows only its own."""
+    """`gateways` routers that get requests in turn. Without gossip each knows only its own load,
+    without KV events only its own prompts."""
 
     def __init__(self, world: World, config: RoutingConfig) -> None:
         faults = world.faults
         self._world = world
         self._fleet = SimulatedFleet(world)
         self._gossip_s = faults.gossip_s if faults.gateways > 1 else None
+        self._events = faults.kv_events and faults.gateways > 1
         self._turn = 0
         self.scrapes = True
         loop = SimulatedLoop(world)
@@ -89,7 +90,7 @@ class OwnPolicy:
         self._block_tokens = world.block_tokens
         self._told: dict[int, _Told] = {}
         self._views: list[dict[str, Member]] = []
-        if self._gossip_s is not None:
+        if self._gossip_s is not None or self._events:
             self._views = [self._members(router) for router in self.routers]
 
     def __repr__(self) -> str:
@@ -129,6 +130,8 @@ class OwnPolicy:
         lease.first_token(now)
         if self._gossip_s is not None:
             self._world.later(self._gossip_s, self._tell_first(job))
+        if self._events:
+            self._world.later(_EVENT_S, self._tell_stored(job))
 
     def ended(self, job: Job, now: float) -> None:
         lease = job.lease
@@ -157,44 +160,48 @@ class OwnPolicy:
             return {member.replica.id: member for member in lease.fleet.members}
 
     def _tell(self, job: Job, lease: Lease) -> None:
-        told = _Told([], lease.pending, job.request.length, job.request.blocks)
-        told.live += round(lease.fleet.output_tokens)
+        told = _Told([], lease.pending, job.request.length + round(lease.fleet.output_tokens))
         self._told[id(job)] = told
 
         def hear() -> None:
-            if self._told.get(id(job)) is not told:
-                return
-            for number, router in enumerate(self.routers):
-                if number == job.gateway:
-                    continue
-                member = self._views[number][lease.replica.id]
-                member.account.charge(told.pending, told.live)
-                router.index.expect(member.entry, told.blocks)
-                told.members.append((router, member, member.entry))
+            if self._told.get(id(job)) is told:
+                told.members = [view[lease.replica.id] for _, view in self._others(job)]
+                for member in told.members:
+                    member.account.charge(told.pending, told.live)
 
         self._world.later(self._gossip_s or 0.0, hear)
 
     def _tell_first(self, job: Job) -> Callable[[], None]:
         def hear() -> None:
             told = self._told.get(id(job))
-            if told is None or told.confirmed:
-                return
-            told.confirmed = True
-            for router, member, entry in told.members:
-                member.account.prefilled(told.pending)
-                router.index.confirm(entry, told.blocks)
-            told.pending = 0
+            if told is not None:
+                for member in told.members:
+                    member.account.prefilled(told.pending)
+                told.pending = 0
 
         return hear
 
     def _tell_end(self, job: Job) -> Callable[[], None]:
         def hear() -> None:
             told = self._told.pop(id(job), None)
-            if told is None:
-                return
-            for router, member, entry in told.members:
-                member.account.free(told.pending, told.live)
-                if not told.confirmed:
-                    router.index.drop(entry, told.blocks)
+            if told is not None:
+                for member in told.members:
+                    member.account.free(told.pending, told.live)
 
         return hear
+
+    def _tell_stored(self, job: Job) -> Callable[[], None]:
+        """Others are told by the replica, which still has it."""
+
+        def hear() -> None:
+            blocks = job.request.blocks
+            for router, view in self._others(job):
+                entry = view[str(job.replica)].entry
+                router.index.expect(entry, blocks)
+                router.index.confirm(entry, blocks)
+
+        return hear
+
+    def _others(self, job: Job) -> list[tuple[Router, dict[str, Member]]]:
+        pairs = zip(self.routers, self._views, strict=True)
+        return [pair for number, pair in enumerate(pairs) if number != job.gateway]

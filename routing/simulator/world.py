@@ -34,7 +34,8 @@ class Faults:
     """What goes wrong; instants are shares of the trace's span. `crash`: the first replica is lost
     then and comes back cold after `away_s`. `slow`: the first replica takes so many times as long.
     `lost_events`: so much of what caches tell is never heard. `frozen`: metrics stand still from
-    then on. `gateways` work side by side and hear of each other after `gossip_s` (None: never).
+    then on. `gateways` work side by side and hear of each other's load after `gossip_s` (None:
+    never), and from replicas of what all prompts left there if they tell (`kv_events`).
     `constants`: every rate that our policy starts from is so many times too high."""
 
     crash: float | None = None
@@ -44,6 +45,7 @@ class Faults:
     frozen: float | None = None
     gateways: int = 1
     gossip_s: float | None = None
+    kv_events: bool = False
     constants: float = 1.0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -68,6 +70,15 @@ def test_gateways_that_share_spread_a_burst_better() -> None:
         counts = [sum(job.replica == replica for job in jobs) for replica in range(8)]
         spread.append(max(counts))
     assert spread[1] == 1 < spread[0]
+
+
+def test_gateways_find_what_others_left_if_replicas_tell() -> None:
+    asked = [Request(n, float(n), 4000, 5, tuple(range(7))) for n in range(4)]
+    for told, hits in ((True, 3), (False, 0)):
+        faults: dict[str, Any] = {"gateways": 4, "kv_events": told}
+        _, _, jobs = played(RoutingConfig(tie_window_s=0.0), asked, 8, **faults)
+        assert sum(job.predicted > 0 for job in jobs) == hits
+        assert len({job.replica for job in jobs}) == 1 or not told
 
 
 def test_who_waits_too_long_is_refused_and_the_rest_is_answered() -> None:
