@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -28,14 +28,22 @@ class ClientCertificate:
     not_after: float
 
 
+class Handshake(NamedTuple):
+    """TLS, from the accepted connection to the end of its handshake: so many `seconds`."""
+
+    seconds: float
+    resumed: bool
+
+
 class Request(msgspec.Struct):
     """A complete request that passed the gate. `path` is without query, `headers` are without
     Content-Length; `received_at`, `head_at` and `complete_at` are monotonic seconds of the first
     byte, of the last one of the head, and of the last one of the body. `peer` is the client's
     address, and `scheme` what it used, as far as trusted proxies tell (None: they do not).
     `client_certificate`: valid, and of an authority that is trusted; None when there is none or
-    none is asked for. `values`: the first value of each of the headers, where whoever read them
-    has that at hand (a client repeats its headers from request to request)."""
+    none is asked for. `handshake`: of the first request of a connection with TLS. `values`: the
+    first value of each of the headers, where whoever read them has that at hand (a client repeats
+    its headers from request to request)."""
 
     method: str
     path: str
@@ -50,6 +58,7 @@ class Request(msgspec.Struct):
     scheme: str | None = None
     client_certificate: ClientCertificate | None = None
     values: Mapping[bytes, bytes] | None = None
+    handshake: Handshake | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""

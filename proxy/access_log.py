@@ -37,6 +37,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `time` is when the record was written unless the caller says otherwise. `phase` is where the
     exchange ended, `reason` the code of its error, or "ok". `*_ms` are milliseconds; those named
     after a phase are the time spent in it, `ttft_ms` runs from the first byte of the request.
+    `tls_resumed`: of the handshake before it, if there was one.
     `asked_model`: the one that was asked for, where another one answered (a canary or a fallback).
     `key` is the id of an API key, `auth_fault` why a credential was refused. `tokens_estimated`:
     the replica reported no usage. `limit` is the rule that refused, `limit_unit` and `limit_per`
@@ -85,6 +86,8 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     bytes_sent: int | None = None
     ttft_ms: float | None = None
     total_ms: float | None = None
+    tls_resumed: bool | None = None
+    tls_ms: float | None = None
     head_ms: float | None = None
     body_ms: float | None = None
     gate_ms: float | None = None

@@ -27,6 +27,7 @@ from proxy.phases import server_timing, spent_in
 from proxy.prefills import Prefills
 from proxy.relay import Relay
 from proxy.token_gaps import GapMeters, StreamGaps
+from proxy.token_ids import HandOver
 from proxy.tracing.ticks import Ticks
 from proxy.turns import LARGE_BYTES, next_pass
 from proxy.upstreams import Budget, Health, Lease, Pool, Router
@@ -48,7 +49,7 @@ def _in_time(delivery: Delivery, left_s: float, lease: Lease) -> Sequence[Header
 def _all_timings(record: AccessRecord, now: Clock) -> bytes:
     """A comment for the end of a stream (SSE section 9.2.6): what each phase took, to the last."""
     record.enter("relay", now())
-    return b": server-timing " + server_timing(spent_in(record.trail)) + b"\n\n"
+    return b": server-timing " + server_timing(spent_in(record.trail), record.tls_resumed) + b"\n\n"
 
 
 class _Job(NamedTuple):
@@ -80,11 +81,13 @@ class Dispatcher:
         bases: Mapping[str, str] = MappingProxyType({}),
         prefills: Prefills | None = None,
         hedging: Hedging | None = None,
+        hand_over: HandOver | None = None,
         gaps: GapMeters | None = None,
     ) -> None:
         """`bases`: of models without replicas of their own those whose replicas serve them.
         `prefills`: None where every replica prefills by itself. `hedging`: None where a late
-        request gets no second try. `gaps`: those of the worker."""
+        request gets no second try. `hand_over`: None where every replica gets texts. `gaps`: those
+        of the worker."""
         self._router = router
         self._pool = pool
         self._health = health
@@ -99,6 +102,7 @@ class Dispatcher:
         self._bases = bases
         self._prefills = prefills
         self._hedging = hedging
+        self._hand_over = hand_over
         self._gaps = gaps or GapMeters(metrics)
         self._retries = metrics.counter(
             "headrace_retries_total", "Tries beyond the first, by the failure before", ("reason",)
@@ -206,6 +210,8 @@ class Dispatcher:
                 lease.replica.model, delivery, lease, record
             )
             record.enter("connect", self._now())
+        if self._hand_over is not None and body is delivery.body:
+            body = self._hand_over.body(lease.replica.id, delivery)
         connection = await self._pool.connect(lease.replica.id, fresh)
         if race is not None and race.winner is not None:
             connection.abort()
@@ -246,7 +252,8 @@ class Dispatcher:
             if delivery.explained:
                 own_headers.append((b"x-headrace-route", lease.explain().encode("utf-8")))
             if self._tells_timing(asked):
-                own_headers.append((b"server-timing", server_timing(spent_in(record.trail))))
+                spent = spent_in(record.trail)
+                own_headers.append((b"server-timing", server_timing(spent, record.tls_resumed)))
             record.ttft_ms = milliseconds(now - exchange.request.received_at)
             record.first_event_at = now
 

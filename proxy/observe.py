@@ -90,6 +90,10 @@ class Observer:
         received_at, complete_at = request.received_at, request.complete_at or self._now()
         head_at = request.head_at or complete_at
         record.trail = [("head", received_at), ("body", head_at), ("gate", complete_at)]
+        if (shake := request.handshake) is not None:
+            # As if the first byte had come at once: what is between is nobody's time.
+            record.trail.insert(0, ("tls", received_at - shake.seconds))
+            record.tls_resumed = shake.resumed
         record.phase = "gate"
         if self.tracer is not None and (trace := self.tracer.begin(request)) is not None:
             record.trace, record.trace_id = trace, f"{trace.trace_id:032x}"
@@ -99,7 +103,7 @@ class Observer:
         now = self._now()
         self._in_flight.dec()
         record.bytes_sent = exchange.bytes_sent
-        record.total_ms = milliseconds(now - exchange.request.received_at)
+        record.total_ms = milliseconds(now - record.trail[0][1])
         trace, first_at = record.trace, record.first_event_at
         first_tokens_s = None if first_at is None else (record.first_events_at or now) - first_at
         record.leave(now)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 PHASES = (
+    "tls",
     "head",
     "body",
     "gate",
@@ -19,12 +20,15 @@ PHASES = (
     "first_token",
     "relay",
 )
-"""In the order of an exchange. `gate`: from the last byte of the request until it is worked on, and
-the checks before authentication. `understand`: the body is parsed and judged. `queue`: waiting for
-a replica with room. `first_token`: from sending to the replica until its first event, the only one
-that is the replica's alone. `relay`: until the end. A retry adds to the phases that it repeats."""
+"""In the order of an exchange. `tls`: of the first exchange of a connection, from its being
+accepted to the end of the handshake; that the client then waits before it asks is no part of
+it. `gate`: from the last byte of the request until it is worked on, and the checks before
+authentication. `understand`: the body is parsed and judged. `queue`: waiting for a replica with
+room. `first_token`: from sending to the replica until its first event, the only one that is the
+replica's alone. `relay`: until the end. A retry adds to the phases that it repeats."""
 
-OWN = tuple(phase for phase in PHASES if phase not in ("head", "body", "first_token", "relay"))
+_OTHERS = ("tls", "head", "body", "first_token", "relay")
+OWN = tuple(phase for phase in PHASES if phase not in _OTHERS)
 """What the gateway itself takes."""
 
 # Our own phases are short as a rule, and to word a float takes long.
@@ -41,10 +45,14 @@ def spent_in(trail: Sequence[tuple[str, float]]) -> dict[str, float]:
     return spent
 
 
-def server_timing(spent: Mapping[str, float]) -> bytes:
-    """`spent` (seconds by phase) as the value of `Server-Timing` (W3C), in milliseconds."""
+def server_timing(spent: Mapping[str, float], resumed: bool | None = None) -> bytes:
+    """`spent` (seconds by phase) as the value of `Server-Timing` (W3C), in milliseconds.
+    `resumed`: which handshake there was, if any."""
     parts = [
         phase + (_WORDS[n] if (n := int(s * 1e5 + 0.5)) < _WORDED else f";dur={s * 1e3:.2f}")
         for phase, s in spent.items()
     ]
-    return ", ".join(parts).encode("ascii")
+    text = ", ".join(parts)
+    if resumed is not None:
+        text = text.replace("tls;", f"tls;desc={'resumed' if resumed else 'full'};", 1)
+    return text.encode("ascii")

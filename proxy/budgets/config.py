@@ -20,6 +20,7 @@ class TierConfig(Section):
 
     `network_ms` and `guardrail_ms` are spent where the gateway cannot see it, and set aside of
     `total_ms`; `context_ms` is what the client says it has spent before (retrieval, say).
+    `tls_ms` is for the handshake, of the first request of a connection.
     `first_tokens_ms` is from the first event to the tenth, or to the end of a shorter answer.
     `total_ms` is everything up to then.
     """
@@ -27,6 +28,7 @@ class TierConfig(Section):
     total_ms: Milliseconds
     network_ms: Milliseconds | None = None
     context_ms: Milliseconds | None = None
+    tls_ms: Milliseconds | None = None
     gateway_ms: Milliseconds | None = None
     tokenize_ms: Milliseconds | None = None
     first_token_ms: Milliseconds | None = None

@@ -12,7 +12,7 @@ from proxy.phases import OWN
 TIER_HEADER = b"x-headrace-tier"
 SPENT_HEADER = b"x-headrace-spent-ms"
 LEFT_HEADER = b"x-headrace-budget-ms"
-PARTS = ("context", "gateway", "tokenize", "first_token", "first_tokens", "total")
+PARTS = ("context", "tls", "gateway", "tokenize", "first_token", "first_tokens", "total")
 """What is judged, in the order of an exchange; `total` holds all the others and receiving too."""
 
 _GATEWAY = tuple(phase for phase in OWN if phase != "tokenize")
@@ -70,7 +70,9 @@ class Budgets:
         tier = self.tier_of(request, tenant, model)
         if tier is None:
             return None
-        return request.received_at + self._tiers[tier].first_token_s - declared_s(request)
+        shake = request.handshake
+        spent_s = declared_s(request) + (0.0 if shake is None else shake.seconds)
+        return request.received_at + self._tiers[tier].first_token_s - spent_s
 
     def judge(
         self,
@@ -84,6 +86,8 @@ class Budgets:
         the client said. `first_tokens_s`: None when no event came."""
         get = spent.get
         took = {"context": context_s} if context_s else {}
+        if "tls" in spent:
+            took["tls"] = spent["tls"]
         took["gateway"] = sum([get(phase, 0.0) for phase in _GATEWAY])
         took["tokenize"] = get("tokenize", 0.0)
         if first_tokens_s is not None:

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from core.errors import GatewayError, RequestTimeout
-from core.exchange import Request
+from core.exchange import Handshake, Request
 from proxy.answers import answer_error
 from proxy.flow import NEVER
 from proxy.http1.exchange import Http1Exchange
 from proxy.http1.request import RequestReader
 from proxy.listen.connection import FRESH_S
 from proxy.pace import first_look, next_look
-from proxy.tls.session import TlsSession, tls_session
+from proxy.tls.session import TlsSession, handshake_of, tls_session
 from proxy.turns import LARGE_READ_BYTES
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Http1Connection(asyncio.Protocol):
     """States: waiting for a request, reading its body, answering, closing."""
 
-    def __init__(self, listener: Listener, peer: str) -> None:
+    def __init__(self, listener: Listener, peer: str, arrived_at: float | None = None) -> None:
+        """`arrived_at`: when it was accepted, if it has TLS."""
+        self._arrived_at = arrived_at
+        self._handshake: Handshake | None = None
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self.send: Callable[[bytes], object] = self._write
@@ -65,6 +68,8 @@ class Http1Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=65_536)
         self._listener.opened(self, self._peer)
         self._idle_at = self._listener.now()
+        if self._arrived_at is not None:
+            self._handshake = handshake_of(transport, self._idle_at - self._arrived_at)
         self.deadline_at = self._idle_at + self._listener.timeouts.head_s
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -172,6 +177,8 @@ class Http1Connection(asyncio.Protocol):
             self._hold(0)  # from here on the exchange holds it
         self.keep_alive = self._reader.keep_alive and self._listener.keep_alive
         self.deadline_at = NEVER
+        if self._handshake is not None:
+            request.handshake, self._handshake = self._handshake, None
         self._exchange = exchange = Http1Exchange(self, request)
         tls = self._listener.tls
         if tls is None or tls.rules is None or self._admitted(exchange):

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from core.exchange import Header, Request
+from core.exchange import Handshake, Header, Request
 from core.http2.engine import EngineOptions, ErrorCode
 from core.http2.engines import EngineName, make_engine
 from core.http2.guard import FrameGuard
@@ -19,7 +19,7 @@ from proxy.flow import NEVER
 from proxy.http2.exchange import Http2Exchange
 from proxy.http2.life import PING_AFTER_S, Life, Step
 from proxy.http2.streams import Http2Streams
-from proxy.tls.session import TlsSession, tls_session
+from proxy.tls.session import TlsSession, handshake_of, tls_session
 from proxy.turns import LARGE_READ_BYTES
 
 if TYPE_CHECKING:
@@ -34,7 +34,12 @@ _LINGER_S = 1.0  # for the last words to a client that broke a rule
 class Http2Connection(asyncio.Protocol):
     """States: open, retiring (no new streams), closing."""
 
-    def __init__(self, listener: Listener, peer: str, engine: EngineName) -> None:
+    def __init__(
+        self, listener: Listener, peer: str, engine: EngineName, arrived_at: float | None = None
+    ) -> None:
+        """`arrived_at`: when it was accepted, if it has TLS."""
+        self._arrived_at = arrived_at
+        self._handshake: Handshake | None = None
         self.now = now = listener.now()
         self.deadline_at = NEVER
         self.due = False  # a flush is to come
@@ -73,6 +78,8 @@ class Http2Connection(asyncio.Protocol):
         # A cast: uvloop's transports are no subclass of asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=65_536)
+        if self._arrived_at is not None:
+            self._handshake = handshake_of(transport, self._listener.now() - self._arrived_at)
         self._listener.opened(self, self._peer)
         self.deadline_at = self._life.next_at()
         self._flush()
@@ -158,6 +165,8 @@ class Http2Connection(asyncio.Protocol):
 
     def admit(self, request: Request) -> None:
         """Raises the GatewayError that refuses a request over this connection."""
+        if self._handshake is not None:
+            request.handshake, self._handshake = self._handshake, None
         tls = self._listener.tls
         if tls is None or tls.rules is None or self._transport is None:
             return

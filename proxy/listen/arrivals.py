@@ -42,13 +42,14 @@ class Arrival:
 
 
 class Arrivals:
-    """Those of one worker. `make(peer)` makes the protocol that takes over. `moved(before, after)`
+    """Those of one worker. `make(peer, arrived_at)` makes the protocol that takes over; with TLS it
+    is told when the connection was accepted, else None. `moved(before, after)`
     is called when an arrival's address turns out to be another one, and False then closes it;
     `ended(peer)` when an arrival has become a connection, or has failed."""
 
     def __init__(
         self,
-        make: Callable[[str], asyncio.Protocol],
+        make: Callable[[str, float | None], asyncio.Protocol],
         *,
         moved: Callable[[str, str], bool],
         ended: Callable[[str], None],
@@ -110,7 +111,7 @@ class Arrivals:
                 await self._first_bytes(sock)
                 await self._turn()
             await self._loop.connect_accepted_socket(
-                partial(self._make, arrival.peer),
+                partial(self._make, arrival.peer, None if context is None else arrival.started_at),
                 sock,
                 ssl=context,
                 ssl_handshake_timeout=_NEVER_S if context is not None else None,

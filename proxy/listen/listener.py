@@ -182,10 +182,10 @@ class Listener:
 
     # --- a connection begins
 
-    def _make_protocol(self, peer: str) -> asyncio.Protocol:
+    def _make_protocol(self, peer: str, arrived_at: float | None) -> asyncio.Protocol:
         if self._http2_engine == "off":
-            return Http1Connection(self, peer)
-        return NegotiatedConnection(self, peer, self._http2_engine)
+            return Http1Connection(self, peer, arrived_at)
+        return NegotiatedConnection(self, peer, self._http2_engine, arrived_at)
 
     def _accepted(
         self, sock: socket.socket, address: object, context: ssl.SSLContext | None

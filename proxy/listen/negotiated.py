@@ -25,12 +25,15 @@ class NegotiatedConnection(asyncio.Protocol):
     """Hands its transport over as soon as it knows to whom. Until the first bytes of a connection
     without TLS that is HTTP/1.1, with its deadline for them."""
 
-    def __init__(self, listener: Listener, peer: str, engine: EngineName) -> None:
+    def __init__(
+        self, listener: Listener, peer: str, engine: EngineName, arrived_at: float | None = None
+    ) -> None:
         self._listener = listener
         self._peer = peer
         self._engine = engine
         self._transport: asyncio.Transport | None = None
-        self._http1 = Http1Connection(listener, peer)
+        self._arrived_at = arrived_at
+        self._http1 = Http1Connection(listener, peer, arrived_at)
         self._first = b""
 
     def __repr__(self) -> str:
@@ -67,7 +70,7 @@ class NegotiatedConnection(asyncio.Protocol):
             self._http1.data_received(self._first)
 
     def _become_http2(self, transport: asyncio.Transport) -> Http2Connection:
-        connection = Http2Connection(self._listener, self._peer, self._engine)
+        connection = Http2Connection(self._listener, self._peer, self._engine, self._arrived_at)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         return connection

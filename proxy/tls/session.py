@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from cryptography import x509
 
-from core.exchange import ClientCertificate
+from core.exchange import ClientCertificate, Handshake
 from proxy.tls.context import ServerContext, ServerSslObject
 from proxy.tls.ticket_keys import OPEN
 
@@ -51,6 +51,12 @@ def tls_session(transport: asyncio.BaseTransport) -> TlsSession | None:
     """None for a connection without TLS."""
     connection = cast("ServerSslObject | None", transport.get_extra_info("ssl_object"))
     return None if connection is None else TlsSession(connection)
+
+
+def handshake_of(transport: asyncio.BaseTransport, seconds: float) -> Handshake:
+    """The one that has just ended, after `seconds`."""
+    connection = cast("ServerSslObject", transport.get_extra_info("ssl_object"))
+    return Handshake(seconds, bool(connection.session_reused))
 
 
 def describe(leaf: x509.Certificate, encoded: bytes) -> ClientCertificate:

@@ -53,7 +53,7 @@ class SpanMaker:
     ) -> Iterator[ReadableSpan]:
         """The server's span, one for each phase, and one for each replica that was asked.
         `record` is closed."""
-        begun_at = request.received_at
+        begun_at = record.trail[0][1]
         failed = record.reason not in (None, "ok", "client_gone") and (record.status or 0) >= 500
         cut = record.reason not in (None, "ok", "client_gone") and record.first_token_ms is not None
         status = Status(StatusCode.ERROR) if failed or cut else Status(StatusCode.UNSET)

@@ -36,3 +36,9 @@ def test_server_timing_is_in_milliseconds() -> None:
     worded = b"auth;dur=0.10, route;dur=10.00, queue;dur=0.00, relay;dur=9.99"
     assert server_timing(spent) == worded
     assert server_timing({**spent, "first_token": 20.0}) == worded + b", first_token;dur=20000.00"
+
+
+def test_server_timing_says_which_handshake_there_was() -> None:
+    spent = {"tls": 0.0015, "head": 0.0001}
+    assert server_timing(spent, True) == b"tls;desc=resumed;dur=1.50, head;dur=0.10"
+    assert server_timing(spent, False).startswith(b"tls;desc=full;dur=1.50,")

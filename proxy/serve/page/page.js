@@ -1,6 +1,6 @@
 "use strict";
 
-const PHASES = ["head", "body", "gate", "auth", "understand", "tokenize", "reserve", "queue",
+const PHASES = ["tls", "head", "body", "gate", "auth", "understand", "tokenize", "reserve", "queue",
   "route", "connect", "first_token", "relay"];
 const THEIRS = new Set(["first_token"]);
 const MOST_POINTS = 120;
@@ -104,7 +104,7 @@ function waterfall(record) {
     before += took;
   }
   const facts = ["tenant", "model", "replica", "tries", "prompt_tokens", "cached_tokens",
-    "completion_tokens", "tier", "over_budget", "limit", "trace_id"]
+    "completion_tokens", "tls_resumed", "tier", "over_budget", "limit", "trace_id"]
     .filter((name) => record[name] !== undefined).map((name) => `${name} ${record[name]}`);
   box.append(element("p", facts.join(" · "), "quiet"));
   box.hidden = false;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.exchange import Request
+from core.exchange import Handshake, Request
 from proxy.budgets.config import BudgetsConfig, TierConfig, TierRule
 from proxy.budgets.judge import Budgets, declared_s
 
@@ -82,3 +82,17 @@ def test_the_first_token_is_due_when_the_client_says_or_the_tier_leaves() -> Non
 def test_only_sensible_declarations_count(text: str, seconds: float) -> None:
     assert declared_s(request(x_headrace_spent_ms=text)) == seconds
     assert declared_s(request()) == 0.0
+
+
+def test_a_handshake_is_judged_where_there_was_one() -> None:
+    config = BudgetsConfig(tiers={"t": TierConfig(total_ms=400, tls_ms=20)})
+    judged = Budgets(config).judge("t", {"tls": 0.03, **SPENT}, context_s=0, first_tokens_s=0.1)
+    assert judged.over == ("tls",)
+    assert judged.took["total"] == pytest.approx(0.222)  # 30 + 3 received, 9 + 80 + 100
+    asking = request()
+    without = Budgets(config).first_token_by(asking, None, "m")
+    asking.handshake = Handshake(0.03, False)
+    due_at = Budgets(BudgetsConfig(tiers=config.tiers, default="t")).first_token_by(
+        asking, None, "m"
+    )
+    assert (without, due_at) == (None, pytest.approx(0.37))
