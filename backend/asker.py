@@ -18,6 +18,8 @@ from backend.http2_stream import Http2Stream
 from core.errors import GatewayError, Unavailable, UpstreamError, UpstreamTimeout
 from core.exchange import Header
 
+_JSON = ((b"content-type", b"application/json"),)
+
 
 class _Alone:
     """Owns connections that serve once."""
@@ -91,6 +93,17 @@ class Asker:
 
         Raises GatewayError or TimeoutError.
         """
+        return await self._ask(b"GET", path, b"", timeout_s, max_bytes)
+
+    async def post(
+        self, path: str, body: bytes, timeout_s: float, max_bytes: int
+    ) -> tuple[int, bytes]:
+        """As `get`, of JSON that is sent."""
+        return await self._ask(b"POST", path, body, timeout_s, max_bytes)
+
+    async def _ask(
+        self, method: bytes, path: str, body: bytes, timeout_s: float, max_bytes: int
+    ) -> tuple[int, bytes]:
         alone, answer = _Alone(), _Answer(max_bytes)
         async with asyncio.timeout(timeout_s):
             made = await self._dialer.open(alone, alone)
@@ -100,7 +113,7 @@ class Asker:
             else:
                 hold = made.take(self.id)
             try:
-                hold.send(b"GET", path.encode(), (), b"", answer)
+                hold.send(method, path.encode(), _JSON if body else (), body, answer)
                 await answer.done
             finally:
                 hold.abort()  # over HTTP/1.1 that is the whole connection

@@ -236,7 +236,11 @@ class ScrapeConfig(Section):
 
 
 class UpstreamConfig(Section):
-    """Everything about the replicas' side that is the same for all of them."""
+    """Everything about the replicas' side that is the same for all of them.
+
+    `token_ids: auto`: a replica that is found to take the ids of a prompt's tokens gets them, and
+    need not render and tokenize it once more.
+    """
 
     timeouts: TimeoutsConfig = TimeoutsConfig()
     heartbeats: HeartbeatsConfig | None = None
@@ -247,6 +251,7 @@ class UpstreamConfig(Section):
     http2_engine: EngineName = "nghttp2"
     active_health: bool = True
     metrics: ScrapeConfig | Literal["off"] = ScrapeConfig()
+    token_ids: Literal["auto", "off"] = "off"
 
     def __post_init__(self) -> None:
         if self.hedge is not None and self.heartbeats is not None and self.heartbeats.before_head:

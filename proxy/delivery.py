@@ -28,7 +28,8 @@ class TokenEstimates(Protocol):
 class Delivery(msgspec.Struct):
     """What is sent upstream, and what came of it. Token counts are the replica's own where it
     reported them; otherwise output is estimated from events, of which the first `empty_events` hold
-    no content (a chat begins with the role alone, of each choice). `exclude`: replicas that are not
+    no content (a chat begins with the role alone, of each choice). `ids`: those of the prompt's
+    tokens, where they can stand for it. `exclude`: replicas that are not
     asked. `explained`: the answer says why it is from there. `seeking`: a replica that answers 404
     raises NotFound. `raw`: the answer is of any kind. `on_start` is told which replica answers.
     `first_token_by`: when it is due; with `refuse_late` it is not tried when it is predicted later.
@@ -43,6 +44,7 @@ class Delivery(msgspec.Struct):
     stream: bool
     strip_usage: bool
     own_headers: Sequence[Header]
+    ids: bytes | None = None
     claim: Claim = NOBODY
     empty_events: int = 0
     shape: Shape = OPENAI

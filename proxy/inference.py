@@ -18,6 +18,7 @@ from proxy.delivery import Delivery
 from proxy.headers import upstream_headers
 from proxy.services import Reservation, Services
 from proxy.surfaces.surface import Kind, Surface
+from proxy.token_ids import ids_of
 from proxy.turns import LARGE_BYTES
 from proxy.variants import Variants, may_fall_back
 
@@ -186,6 +187,7 @@ def _delivery(
         stream=call.stream,
         strip_usage=call.stream and not call.wants_usage,
         own_headers=asked.own_headers,
+        ids=None if prompt.ids is None else ids_of(surface.path, call.document, prompt),
         empty_events=call.choices if surface.empty_role else 0,
         shape=surface.shape,
     )

@@ -17,7 +17,7 @@ from typing import Any
 from core.errors import ConfigError, NotFound
 from core.identity import identity
 from core.metrics import Metrics
-from core.prompt import Prompt
+from core.prompt import Prompt, Samples
 from routing.blocks import seed
 from routing.config import ModelConfig, RoutingConfig, complete
 from routing.library import Library
@@ -88,6 +88,16 @@ class Prompter:
         for name in self._models:
             estimates = counter.labels(name, "false").inc
             self._counters[name] = (estimates, counter.labels(name, "true").inc)
+
+    def keep_ids(self, keep: bool) -> None:
+        """Whether prompts have their ids with them from now on."""
+        for served in self._models.values():
+            served.keeps_ids = keep
+
+    def samples(self, model: str) -> Samples | None:
+        """Prompts by which its replicas can show that they make the same; None when its tokens are
+        estimated."""
+        return self._models[model].samples()
 
     def resolve(self, name: object) -> str:
         """The model that `name` (a name or an alias) stands for. Raises NotFound."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from core.errors import BadRequest
-from core.prompt import Prompt
+from core.prompt import Prompt, Sample, Samples
 from routing.blocks import TOKEN_BYTES, chain
 from routing.config import ModelConfig
 from routing.library import Library
@@ -23,13 +23,24 @@ _JINJA2_SHARE = 4
 _SLICE = 50_000
 # A heavier chat would make minijinja hold the interpreter's lock for more than a few milliseconds.
 _PATIENT_ABOVE = 256 * 1024
+_TEXT = "A headrace leads water to a turbine: 120 l/s, gęś 東京 🙂."
+_CHATS: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "Hi"}],
+    [
+        {"role": "user", "content": "What is a headrace?"},
+        {"role": "assistant", "content": "A channel to a turbine."},
+        {"role": "user", "content": _TEXT},
+    ],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": _TEXT}],
+]
 
 
 class ServedModel:
     """A model with its tokenizer and chat template (either may be missing).
 
-    `inline_bytes`: up to which weight a prompt is cheaper made on the event loop's thread.
-    `library` has what is made from its files. Raises ConfigError when one is missing or broken.
+    `keeps_ids`: its prompts have their ids with them. `inline_bytes`: up to which weight a prompt
+    is cheaper made on the event loop's thread. `library` has what is made from its files. Raises
+    ConfigError when one is missing or broken.
     """
 
     def __init__(
@@ -42,6 +53,7 @@ class ServedModel:
         self._block_tokens = block_tokens
         self._tokenizer = None if config.tokenizer is None else library.tokenizer(config.tokenizer)
         self._template = library.template(config)
+        self.keeps_ids = False
         self.inline_bytes = (
             _INLINE_ESTIMATE_BYTES if self._tokenizer is None else self._tokenizer.inline_bytes
         )
@@ -75,7 +87,8 @@ class ServedModel:
         ids = tokenizer.encode(text, special=False)
         length = len(ids) // TOKEN_BYTES
         size = self._block_tokens
-        return Prompt(config.name, length, length, True, chain(ids, size, start), size)
+        kept = ids if self.keeps_ids else None
+        return Prompt(config.name, length, length, True, chain(ids, size, start), size, kept)
 
     def chat(self, doc: Mapping[str, Any], start: int, *, patient: bool) -> Prompt:
         """`start` seeds the chain of hashes, `patient` says that the event loop runs beside. Raises
@@ -132,6 +145,28 @@ class ServedModel:
             return self._exact([self._tokenizer.encode(texts[0], special=special)], doc, start)
         return self._exact(self._tokenizer.encode_all(texts, special=special), doc, start)
 
+    def samples(self) -> Samples | None:
+        """None when its tokens are estimated."""
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            return None
+        text = Sample({"prompt": _TEXT}, _numbers(tokenizer.encode(_TEXT, special=True)))
+        chats = []
+        if self._template is not None:
+            for messages in _CHATS:
+                conversation = normalise(
+                    messages, as_parts=self._template.as_parts, developer=True
+                ).messages
+                try:
+                    rendered = self._template.render(conversation, None, {})
+                except BadRequest:  # it has no system messages, or the like
+                    continue
+                ids = _numbers(tokenizer.encode(rendered, special=False))
+                chats.append(Sample({"messages": messages}, ids))
+        if len({len(sample.ids) for sample in chats}) < 2:
+            chats = []
+        return Samples(chats, text)
+
     def check_length(self, prompt: Prompt, max_tokens: int | None) -> None:
         """Raises BadRequest in vLLM's words. Nothing to say when the limit is not known."""
         limit = self.max_model_len
@@ -183,8 +218,10 @@ class ServedModel:
         length = longest if len(prompts) == 1 else sum(map(len, prompts)) // TOKEN_BYTES
         if not exact:
             longest, length = max(longest, 1), max(length, 1)
-        blocks = chain(first, self._block_tokens, start)
-        return Prompt(self._config.name, length, longest, exact, blocks, self._block_tokens)
+        size = self._block_tokens
+        blocks = chain(first, size, start)
+        kept = first if self.keeps_ids and exact and len(prompts) == 1 else None
+        return Prompt(self._config.name, length, longest, exact, blocks, size, kept)
 
     def _truncated(self, ids: bytes, keep: object, doc: Mapping[str, Any]) -> bytes:
         """The ids that the engine will keep (an invalid wish is for the engine to judge)."""
@@ -216,6 +253,10 @@ def _canonical_chat(conversation: Conversation, tools: list[dict[str, Any]] | No
     pieces = [canonical(tools)] if tools else []
     pieces.extend([canonical(message) for message in conversation.messages])
     return b"\n".join(pieces)
+
+
+def _numbers(ids: bytes) -> list[int]:
+    return array.array("I", ids).tolist()
 
 
 def _utf8(text: str) -> bytes:

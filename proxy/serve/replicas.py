@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from backend.pool import Pool
 from backend.registry import Registry, Roster
 from backend.target import Target
+from backend.token_probes import TokenProbes
 from core.clock import Clock
 from core.metrics import Metrics
 from proxy.serve.core_link import CoreLink
@@ -42,12 +43,13 @@ class Replicas:
         self._prepared = prepared
         self.registry = Registry(config.active, config.upstream, metrics, clock, contexts=contexts)
         self.pool = Pool(config.active, config.upstream, metrics, clock, contexts)
-        self.registry.hooks.on_refused = self.pool.refused
+        self.registry.hooks.on_refused = self._refused
         self.registry.hooks.activity = self.pool.activity
         memory = prepared.shared.host
         self._link = None if memory is None else CoreLink(memory, prepared, worker, metrics)
         host = None if self._link is None else self._link.host
         self.router = Router(config.routing, self.registry, metrics, clock, host)
+        self.tokens = TokenProbes()
         self.kv = KvIndex(self.router.place, self._reports, metrics, clock)
         self._follow()
         self.models = _with_replicas(config.models)
@@ -61,8 +63,10 @@ class Replicas:
         await self.registry.start()
         await self.pool.start()
         self.kv.start()
+        self.tokens.start()
 
     async def close(self) -> None:
+        await self.tokens.close()
         await self.kv.close()
         await self.pool.close()
         await self.registry.close()
@@ -123,13 +127,17 @@ class Replicas:
             if wanted.roster.entries.keys() != self.registry.entries.keys():
                 self._put(wanted.roster, wanted.targets)
 
+    def _refused(self, replica_id: str) -> None:
+        self.pool.refused(replica_id)
+        self.tokens.refused(replica_id)
+
     def _reports(self, replica_id: str) -> bool:
         """Whether its metrics are those of an engine. One that has left does not report."""
         return replica_id in self.registry.entries and self.registry.load(replica_id) is not None
 
     def _follow(self) -> None:
         """Hear of those that tell what they hold, if anybody asks the index, and the core does not
-        keep it."""
+        keep it; and ask which take token ids."""
         prepared = self._prepared
         config, routing = prepared.config, prepared.config.routing
         self.kv.use(
@@ -139,6 +147,12 @@ class Replicas:
             start_of=prepared.prompter.start_of,
             hashing=prepared.marks.hashing,
             block_tokens=routing.block_tokens,
+        )
+        self.tokens.use(
+            config.active,
+            upstream=config.upstream,
+            contexts=prepared.upstream_tls,
+            samples_of=prepared.prompter.samples,
         )
 
     def _put(self, roster: Roster, targets: dict[str, Target]) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from auth.access import Access
 from auth.authenticator import AnonymousAuthenticator, Authenticator
 from backend.retries import RetryBudget
+from backend.token_ids import with_ids
 from core.clock import Clock
 from core.metrics import Metrics
 from proxy.access_log import AccessLog
@@ -36,6 +37,7 @@ from proxy.serve.supervise.run_dir import state_folder
 from proxy.services import Services
 from proxy.stored import Stored
 from proxy.token_gaps import GapMeters
+from proxy.token_ids import HandOver
 from proxy.tracing.tracer import Tracer
 from proxy.turns import Turns
 from proxy.usage import UsageLog, make_usage_log
@@ -88,6 +90,7 @@ class Snapshot:
         self.limiter = _limiter(prepared, around, previous)
         self.budget = _budget(prepared, previous)
         prepared.prompter.use_metrics(metrics)
+        prepared.prompter.keep_ids(config.upstream.token_ids == "auto")
         self.observer = _observer(prepared, around, previous)
         self.parts: Sequence[Part] = (self.authenticator, self.limiter.store)
         if self.observer.usage is not None:
@@ -114,6 +117,7 @@ class Snapshot:
             bases=bases,
             prefills=_prefills(config, around),
             hedging=_hedging(config, around),
+            hand_over=_hand_over(config, around),
             gaps=around.gaps,
         )
         self.pipeline = Pipeline(
@@ -254,6 +258,12 @@ def _hedging(config: Config, around: Surroundings) -> Hedging | None:
         clock=around.clock,
         metrics=around.metrics,
     )
+
+
+def _hand_over(config: Config, around: Surroundings) -> HandOver | None:
+    if config.upstream.token_ids == "off":
+        return None
+    return HandOver(around.replicas.tokens.accepted, with_ids, around.metrics)
 
 
 def _pins(prepared: Prepared, previous: Snapshot | None) -> Pins:

@@ -42,6 +42,7 @@ PERFORMS = {
     "backend.pool",
     "backend.registry",
     "backend.target",
+    "backend.token_probes",
     "routing.waiting_room",
     "proxy.listen.accept",
     "proxy.access_log",
