@@ -4,7 +4,8 @@ Usage: stub_gateway.py MODE WORKERS DRAIN_S [CERTIFICATE KEY]. Each worker serve
 listening socket of its own index, and answers a line with `index pid word`. The word comes from
 the file that the environment variable STUB_WORDS names: `ok` for one that can be loaded. It is
 read anew for each reload. `bad` cannot be loaded, `refused` by worker 1, which dies of `deadly`
-and cannot commit `fatal`; `slow` takes a while.
+and cannot commit `fatal`; `slow` takes a while. There is a core in the modes `core`, `core-crash`
+and `core-config`; in the last two it cannot start.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from proxy.listen.address import parse_address
 from proxy.listen.sockets import bind_all
 from proxy.serve.supervise.control import ControlSocket
 from proxy.serve.supervise.messages import Drain, Outcome
+from proxy.serve.supervise.names import CORE
 from proxy.serve.supervise.reloader import Candidate
 from proxy.serve.supervise.supervisor import Supervisor, say
 from proxy.serve.supervise.watch import Identity, identity
@@ -77,7 +79,7 @@ class StubService:
     """What the supervisor runs here."""
 
     workers = workers
-    core = False
+    core = mode.startswith("core")
     scheme = "http" if context is None else "https"
     delay_s = 0.3
     drain_s = drain_s
@@ -94,7 +96,15 @@ class StubService:
             raise ConfigError("$.models: cannot be used\n$.replicas: neither")
         if mode == "crash-loop" and index == 0:
             raise RuntimeError("broken on purpose")
+        if index == CORE and mode == "core-crash":
+            raise RuntimeError("no core")
+        if index == CORE and mode == "core-config":
+            raise ConfigError("$.core: no core")
         worker = Worker(index, self.word)
+        if index == CORE:
+            ready(worker)
+            await stop.wait()
+            return
         server = await asyncio.start_server(
             worker.answer, sock=sockets.listen[index].socket, ssl=context
         )

@@ -122,6 +122,36 @@ def test_a_configuration_that_workers_refuse_ends_everything(run_stub: Run) -> N
     assert not any("Traceback" in line for line in stub.said)
 
 
+@pytest.mark.parametrize("mode", ["core-crash", "core-config"])
+def test_workers_serve_and_reload_though_the_core_cannot_start(
+    run_stub: Run, words: Path, mode: str
+) -> None:
+    stub = run_stub(mode, 2)
+    ports = stub.ports()
+    assert [ask(port)[0] for port in ports] == [0, 1]
+    said = [re.search(r"core \(pid \d+\) ended .* starts in", line) for line in stub.said]
+    if not any(said):
+        stub.wait_for(r"core \(pid \d+\) ended .* starts in")
+    words.write_text("new")
+    stub.stop(signal.SIGHUP)
+    stub.wait_for("reloaded")
+    assert [word(port) for port in ports] == ["new", "new"]
+    stub.stop()
+    assert stub.ended() == 0
+
+
+def test_a_core_that_hangs_holds_up_no_end(run_stub: Run) -> None:
+    stub = run_stub("core", 1, drain_s=3600.0)
+    _, pid = ask(stub.ports()[0])
+    children = Path(f"/proc/{stub.process.pid}/task/{stub.process.pid}/children").read_text()
+    (core,) = {int(child) for child in children.split()} - {pid}
+    os.kill(core, signal.SIGSTOP)
+    stub.stop()
+    stub.wait_for("killing 1 process")
+    assert stub.ended() == 0
+    assert not is_alive(core)
+
+
 @pytest.mark.parametrize("second_signal", [True, False])
 def test_workers_that_do_not_end_are_killed(run_stub: Run, second_signal: bool) -> None:
     """At once when asked twice, otherwise when the grace period is over (0 s, and a margin)."""

@@ -34,6 +34,11 @@ class Child:
     def name(self) -> str:
         return name_of(self.index)
 
+    @property
+    def vital(self) -> bool:
+        """Workers do without the core."""
+        return self.index != CORE
+
     def hang_up(self) -> None:
         """Close the line to it."""
         if self.channel is not None:
@@ -81,11 +86,11 @@ class Children:
     @property
     def living_workers(self) -> int:
         """How many workers live."""
-        return sum(child.index != CORE for child in self.living)
+        return sum(child.vital for child in self.living)
 
-    @property
-    def all_ready(self) -> bool:
-        return all(child.ready for child in self.places)
+    def all_ready(self, *, with_core: bool) -> bool:
+        """Whether all workers accept connections, which they do without the core too."""
+        return all(child.ready for child in self.places if with_core or child.vital)
 
     @property
     def due_at(self) -> float:
@@ -137,10 +142,12 @@ class Children:
                 child.channel.send(message)
         return [child.index for child in self.living]
 
-    def kill(self) -> None:
+    def kill(self) -> int:
+        """All that live; how many."""
         for child in self.living:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
+        return len(self.living)
 
     def reap(self) -> Ended:
         """Collect the dead. Their places are not free before `bury`."""

@@ -2,7 +2,8 @@
 
 First every living worker builds it; when all have, all are told to use it. A refusal, a death or
 silence in the first phase ends the attempt. In the second nothing can go wrong any more: whoever
-dies then is followed by a worker of the new configuration.
+dies then is followed by a worker of the new configuration. The core may say no as well, but its
+death or silence keeps nobody from going on: a mended configuration may be what it lacks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from proxy.serve.supervise.names import name_of
+from proxy.serve.supervise.names import CORE, name_of
 
 TIMEOUT_S = 30.0
 """For each phase."""
@@ -56,7 +57,8 @@ class Rollout:
 
     def died(self, index: int) -> None:
         """For a worker that takes no part: nothing happens."""
-        if not self._committing and index in self._members and not self.reason:
+        needed = index in self._members and index != CORE
+        if needed and not self._committing and not self.reason:
             self.reason = f"{name_of(index)} died while it prepared the new configuration"
         self._members.discard(index)
         self._waiting.discard(index)
@@ -71,6 +73,8 @@ class Rollout:
                 return None
             self._over = True
             return Step.DONE
+        if late and not self.reason:
+            self._waiting.discard(CORE)
         if late and self._waiting and not self.reason:
             silent = ", ".join(map(name_of, sorted(self._waiting)))
             self.reason = f"{silent} did not answer within {TIMEOUT_S:g} s"

@@ -198,7 +198,9 @@ class Supervisor:
                 self._reloader.heard(child.index, message)
         if child.channel.ended:  # it is dying
             child.hang_up()
-        if not self._announced and not self._stopping and self._children.all_ready:
+        # Whose place is to be taken is whole; without one, a gateway without a core is better.
+        ready = self._children.all_ready(with_core=self._predecessor is not None)
+        if ready and not self._announced and not self._stopping:
             self._announce()
 
     def _handle_signals(self) -> None:
@@ -299,10 +301,8 @@ class Supervisor:
             self._stop(f"not ready after {START_S:g} s; the running gateway goes on")
         if now >= self._kill_at:
             self._kill_at = math.inf  # also when nobody is left: it must not be due for ever
-            if late := self._children.living:
-                processes = counted(len(late), "process", "processes")
-                say(f"killing {processes} that did not end in time")
-                self._children.kill()
+            if late := self._children.kill():
+                say(f"killing {counted(late, 'process', 'processes')} that did not end in time")
 
     def _reap(self) -> None:
         ended = self._children.reap()
@@ -325,8 +325,10 @@ class Supervisor:
         if self._stopping:
             if code != 0:
                 say(said)
+            if not self._children.living_workers:  # whom the core waits for
+                self._kill_at = min(self._kill_at, now + KILL_MARGIN_S)
             return
-        unusable = code == EXIT_CONFIG and not child.ready
+        unusable = code == EXIT_CONFIG and not child.ready and child.vital
         if not self._announced and (unusable or self._predecessor is not None):
             self._exit_code = EXIT_CONFIG if unusable else EXIT_FAILED
             self._stop(f"{child.name} could not start")

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.serve.supervise.names import CORE
 from proxy.serve.supervise.rollout import TIMEOUT_S, Rollout, Step
 
 
@@ -67,6 +68,23 @@ def test_who_takes_no_part_may_die() -> None:
     rollout.died(1)
     rollout.staged(0)
     assert rollout.step(1) is Step.COMMIT
+
+
+def test_a_core_that_is_dead_or_silent_keeps_nobody_from_going_on() -> None:
+    rollout = Rollout(1, [CORE, 0], now=0)
+    rollout.died(CORE)
+    rollout.staged(0)
+    assert rollout.step(1) is Step.COMMIT
+    rollout = Rollout(2, [CORE, 0], now=0)
+    rollout.staged(0)
+    assert rollout.step(1) is None
+    assert rollout.step(TIMEOUT_S) is Step.COMMIT
+    rollout = Rollout(3, [CORE, 0], now=0)
+    rollout.refused(CORE, "no")
+    assert rollout.step(1) is Step.DROP
+    rollout = Rollout(4, [CORE, 0], now=0)
+    assert rollout.step(TIMEOUT_S) is Step.DROP
+    assert rollout.reason == "worker 0 did not answer within 30 s"
 
 
 def test_silence_ends_both_phases() -> None:
