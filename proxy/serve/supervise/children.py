@@ -89,7 +89,8 @@ class Children:
         return sum(child.vital for child in self.living)
 
     def all_ready(self, *, with_core: bool) -> bool:
-        """Whether all workers accept connections, which they do without the core too."""
+        """Whether all workers accept connections, which they do without the core too. A gateway
+        whose place is to be taken has one, so without one it is not taken."""
         return all(child.ready for child in self.places if with_core or child.vital)
 
     @property

@@ -198,7 +198,6 @@ class Supervisor:
                 self._reloader.heard(child.index, message)
         if child.channel.ended:  # it is dying
             child.hang_up()
-        # Whose place is to be taken is whole; without one, a gateway without a core is better.
         ready = self._children.all_ready(with_core=self._predecessor is not None)
         if ready and not self._announced and not self._stopping:
             self._announce()
