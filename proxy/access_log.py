@@ -22,6 +22,7 @@ FLUSH_S = 0.05
 FLUSH_RECORDS = 64
 """Flush sooner when so many wait: a pipe holds 64 KiB."""
 OFF = "off"
+PHASE_SECONDS = "headrace_phase_seconds"
 _SECONDS = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0),
@@ -241,7 +242,7 @@ class AccessLog(RecordLog):
             "Access log lines lost because their target was full or gone.",
         )
         phases = metrics.histogram(
-            "headrace_phase_seconds",
+            PHASE_SECONDS,
             "Where the time of exchanges with a model went, by phase",
             _SECONDS,
             ("phase",),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from core.errors import ConfigError
+from proxy.access_log import PHASE_SECONDS
 from proxy.budgets.config import BudgetsConfig, TierConfig
+from proxy.budgets.growth import Growth, Sums, grown
 from proxy.budgets.judge import PARTS
 from proxy.budgets.meters import BREACHES, SECONDS
 from proxy.listen.address import Address
@@ -38,7 +40,8 @@ def budget(arguments: argparse.Namespace) -> int:
             if not arguments.all:
                 time.sleep(arguments.seconds)
             now = _page(address)
-            text = render(list(rows(config.budgets, before, now)))
+            slower = [] if before is None else slower_phases(before, now)
+            text = render(list(rows(config.budgets, before, now)), slower)
             sys.stdout.write((_CLEAR if arguments.watch else "") + text)
             sys.stdout.flush()
             if not arguments.watch or arguments.all:
@@ -95,8 +98,25 @@ def _row(tier: TierConfig, name: str, part: str, took: Distribution, breaches: f
     return Row(name, part, allowance, count, p50, p95, p99, breaches / count if count else 0.0)
 
 
-def render(found: list[Row]) -> str:
-    """The table, with the tiers that had exchanges."""
+def slower_phases(before: Page, now: Page) -> list[Growth]:
+    """Those that took longer between two pages than in all the time before."""
+    usual, since = _phase_sums(before), _phase_sums(now)
+    zero = Sums(0.0, 0.0)
+    recent = {
+        phase: Sums(*(a - b for a, b in zip(sums, usual.get(phase, zero), strict=True)))
+        for phase, sums in since.items()
+    }
+    return grown(usual, recent)
+
+
+def _phase_sums(page: Page) -> dict[str, Sums]:
+    seconds = page.values(f"{PHASE_SECONDS}_sum", ("phase",))
+    counts = page.values(f"{PHASE_SECONDS}_count", ("phase",))
+    return {phase: Sums(seconds[phase,], count) for (phase,), count in counts.items()}
+
+
+def render(found: list[Row], slower: Sequence[Growth] = ()) -> str:
+    """The table, with the tiers that had exchanges, and phases that have become slower."""
     busy = {row.tier for row in found if row.count}
     if not busy:
         return "No exchange of any tier has ended in this time.\n"
@@ -110,6 +130,11 @@ def render(found: list[Row]) -> str:
     exchanges = {row.tier: row.count for row in found if row.part == "gateway" and row.count}
     counts = ", ".join(f"{count} {tier}" for tier, count in exchanges.items())
     lines.append(f"Milliseconds. Exchanges: {counts}. OVER: late in more than {OVER_SHARE:.0%}.")
+    for growth in slower:
+        lines.append(
+            f"Slower than before: {growth.phase}, {growth.usual_s * 1e3:.1f} -> "
+            f"{growth.now_s * 1e3:.1f} ms in the mean."
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -78,6 +78,9 @@ def render(view: View) -> Iterator[str]:
             for row in view["tiers"]
         ],
     )  # fmt: skip
+    for row in view["slower"]:
+        means = f"{_ms(row['usual_ms'])} -> {_ms(row['now_ms'])} ms"
+        yield f"slower than before: {row['phase']}, {means}"
     yield from _table(
         ("limit", "unit", "asked", "refused"),
         [(row["rule"], row["unit"], row["asked"], row["refused"]) for row in view["limits"]],

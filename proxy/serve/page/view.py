@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.metric_rows import Family
+from proxy.access_log import PHASE_SECONDS
 from proxy.budgets.config import BudgetsConfig
+from proxy.budgets.growth import Sums, grown
 from proxy.budgets.judge import PARTS
 from proxy.budgets.meters import BREACHES, SECONDS
 from proxy.serve.histograms import Distribution
@@ -48,6 +50,7 @@ class View:
             "traffic": _traffic(change),
             "replicas": _replicas(change),
             "tiers": [] if budgets is None else _tiers(change, budgets),
+            "slower": _slower(change),
             "limits": _limits(change),
             "failures": _failures(change),
         }
@@ -70,6 +73,19 @@ class _Change:
         family, old = self._before.get(name), self.now(name)
         before = {} if family is None else {key: cells[0] for key, cells in family.series.items()}
         return {key: max(value - before.get(key, 0.0), 0.0) for key, value in old.items()}
+
+    def sums(self, name: str) -> tuple[dict[str, Sums], dict[str, Sums]]:
+        """Of a histogram with one label: what it had before, and what came in between."""
+        then, since = self._before.get(name), self._now.get(name)
+        old: Mapping[Labels, list[float]] = {} if then is None else then.series
+        series = {} if since is None else since.series
+        before = {key: Sums(cells[0], sum(cells[1:])) for (key,), cells in old.items()}
+        zero = Sums(0.0, 0.0)
+        after = {}
+        for (key,), cells in series.items():
+            usual = before.get(key, zero)
+            after[key] = Sums(cells[0] - usual.seconds, sum(cells[1:]) - usual.count)
+        return before, after
 
     def distributions(self, name: str) -> dict[Labels, Distribution]:
         """What was observed in between, by series of a histogram."""
@@ -136,6 +152,14 @@ def _tiers(change: _Change, budgets: BudgetsConfig) -> list[Document]:
             row["late"] = round(late.get((name, part), 0.0) / seen.count, 4)
             found.append(row)
     return found
+
+
+def _slower(change: _Change) -> list[Document]:
+    """Phases that take longer in the window than in all the time before."""
+    return [
+        {"phase": phase, "usual_ms": round(usual_s * 1e3, 2), "now_ms": round(now_s * 1e3, 2)}
+        for phase, usual_s, now_s in grown(*change.sums(PHASE_SECONDS))
+    ]
 
 
 def _limits(change: _Change) -> list[Document]:

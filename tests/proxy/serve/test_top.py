@@ -19,7 +19,7 @@ def view(**changes: Any) -> dict[str, Any]:
         "ttft_ms": {"p50": 20.0, "p95": 30.0, "p99": 40.0},
         "tpot_ms": NONE,
     }
-    names = ("replicas", "tiers", "limits", "failures", "recent", "reasons")
+    names = ("replicas", "tiers", "slower", "limits", "failures", "recent", "reasons")
     empty: dict[str, Any] = {name: [] for name in names}
     whole = {"ready": True, "workers": 2, "generation": 1, "traffic": traffic}
     return {**empty, **whole, **changes}
@@ -63,3 +63,8 @@ def test_names_from_clients_cannot_steer_the_terminal() -> None:
     text = "\n".join(render(view(recent=[record])))
     assert "\x1b" not in text
     assert "?[2J?x" in text
+
+
+def test_a_phase_that_became_slow_is_named() -> None:
+    slower = {"phase": "reserve", "usual_ms": 0.1, "now_ms": 20.34}
+    assert "slower than before: reserve, 0.1 -> 20.3 ms" in list(render(view(slower=[slower])))
