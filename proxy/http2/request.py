@@ -60,7 +60,11 @@ class HeadReader:
         before, at = self._before, self._length_at
         if fields == before:
             return self._last
-        if at >= 0 and fields[:at] == before[:at] and fields[at + 1 :] == before[at + 1 :]:
+        if (
+            0 <= at < len(fields)
+            and fields[:at] == before[:at]
+            and fields[at + 1 :] == before[at + 1 :]
+        ):
             name, value = fields[at]
             if name == b"content-length":
                 return self._last._replace(length=gate.content_length(value, self._limits))

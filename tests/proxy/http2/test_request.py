@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core.errors import BadRequest, GatewayError, PayloadTooLarge
 from core.exchange import Header
@@ -146,6 +148,23 @@ def test_a_head_that_differs_anywhere_is_judged_anew(at: int) -> None:
             reader.read(renamed)
     else:
         assert reader.read(renamed).length == 5
+
+
+FIELDS = [*LINE, *AFTER[:1], (b"content-length", b"2"), (b"content-length", b"30")]
+
+
+@given(heads=st.lists(st.lists(st.sampled_from(FIELDS), max_size=7), max_size=5))
+def test_a_connection_reads_a_head_as_if_it_were_its_first(heads: list[list[Header]]) -> None:
+    reader = HeadReader(LIMITS)
+    for fields in [FIELDS[:-1], FIELDS[:-2], *heads, FIELDS[:-1]]:
+        assert told(reader, fields) == told(HeadReader(LIMITS), fields)
+
+
+def told(reader: HeadReader, fields: list[Header]) -> Head | str:
+    try:
+        return reader.read(fields)
+    except GatewayError as error:
+        return str(error)
 
 
 def test_a_body_is_put_together() -> None:
