@@ -15,10 +15,10 @@ LEAST_SHARE = 0.05
 
 
 class Sums(NamedTuple):
-    """What a phase took in `count` exchanges together."""
+    """What a phase took `times` times together."""
 
     seconds: float
-    count: float
+    times: float
 
 
 class Growth(NamedTuple):
@@ -32,7 +32,7 @@ class Growth(NamedTuple):
 def grown(usual: Mapping[str, Sums], now: Mapping[str, Sums]) -> list[Growth]:
     """By how much they grew, the most first. `usual`: before the time of `now`; a phase that is new
     there took no time before, but without any exchange before nothing has grown."""
-    if not any(sums.count for sums in usual.values()):
+    if not any(sums.times for sums in usual.values()):
         return []
     found = []
     for phase, sums in now.items():
@@ -44,4 +44,4 @@ def grown(usual: Mapping[str, Sums], now: Mapping[str, Sums]) -> list[Growth]:
 
 
 def _mean(sums: Sums | None) -> float:
-    return sums.seconds / sums.count if sums is not None and sums.count > 0 else 0.0
+    return sums.seconds / sums.times if sums is not None and sums.times > 0 else 0.0

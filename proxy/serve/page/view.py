@@ -84,7 +84,7 @@ class _Change:
         after = {}
         for (key,), cells in series.items():
             usual = before.get(key, zero)
-            after[key] = Sums(cells[0] - usual.seconds, sum(cells[1:]) - usual.count)
+            after[key] = Sums(cells[0] - usual.seconds, sum(cells[1:]) - usual.times)
         return before, after
 
     def distributions(self, name: str) -> dict[Labels, Distribution]:
