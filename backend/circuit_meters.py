@@ -5,6 +5,9 @@ from __future__ import annotations
 from backend.health import Cause, Circuit
 from core.metrics import Counter, Gauge, Metrics
 
+OPENED_BY = [cause for cause in Cause if cause is not Cause.UNPROVEN]
+"""An unproven replica's circuit was never closed."""
+
 
 class CircuitMeters:
     """Of all replicas; `of` is called once for each, `remove` when it has left."""
@@ -31,14 +34,14 @@ class CircuitMeters:
         return CircuitMeter(
             self._healthy.labels(replica_id),
             {state: self._states.labels(replica_id, state.value) for state in Circuit},
-            {cause: self._opened.labels(replica_id, cause.value) for cause in Cause},
+            {cause: self._opened.labels(replica_id, cause.value) for cause in OPENED_BY},
         )
 
     def remove(self, replica_id: str) -> None:
         self._healthy.remove(replica_id)
         for state in Circuit:
             self._states.remove(replica_id, state.value)
-        for cause in Cause:
+        for cause in OPENED_BY:
             self._opened.remove(replica_id, cause.value)
 
 

@@ -8,6 +8,7 @@ Rules, each learned from a system that broke them:
 - an exchange that began before the circuit opened proves nothing by its success;
 - slow answers to /health alone do not remove a replica whose streams flow: removing a busy
   replica makes its neighbours busy, and so on through the fleet;
+- a replica that joins others gets nothing until it has answered a probe;
 - what is only suspected (failed exchanges, slow probes) never removes more than a share of a
   model's replicas, nor the last one.
 """
@@ -40,11 +41,12 @@ class Circuit(Enum):
 
 class Cause(Enum):
     """Why a circuit opened. The replica said so: `REFUSED` a connection, `UNHEALTHY` by bad
-    answers to probes. It is suspected: `FAILURES` in a row, the `RATIO` of failures, `SILENT`
-    towards probes, a failed `TRIAL`."""
+    answers to probes. It is `UNPROVEN` until it has answered. It is suspected: `FAILURES` in a
+    row, the `RATIO` of failures, `SILENT` towards probes, a failed `TRIAL`."""
 
     REFUSED = "refused"
     UNHEALTHY = "unhealthy"
+    UNPROVEN = "unproven"
     FAILURES = "failures"
     RATIO = "ratio"
     SILENT = "silent"
@@ -81,7 +83,8 @@ def classify(error: GatewayError, refused_reason: str) -> Fault | None:
 class ReplicaHealth:
     """The circuit of one replica. All instants are monotonic seconds.
 
-    `certain`: it is open because the replica said so (refused, bad health), not by suspicion.
+    `certain`: it is open because the replica said so (refused, bad health) or has said nothing
+    yet, not by suspicion.
     `cause`: why it opened last. `seen`: it has answered at least once.
     """
 
@@ -125,6 +128,16 @@ class ReplicaHealth:
         """The same server with these settings; its circuit stays as it is."""
         self.replica = replica
         self._config = config
+
+    def await_proof(self, now: float) -> None:
+        """It joins others, and nobody knows it: a good probe lets it in. Without one it is tried
+        after the longest back-off, as its health may be asked for at the wrong path."""
+        self.circuit = Circuit.OPEN
+        self.cause = Cause.UNPROVEN
+        self.certain = True
+        self.opened_at = now
+        self._backoff_s = self._config.backoff_s
+        self._open_until = now + self._config.max_backoff_s
 
     def succeeded(self, now: float) -> None:
         """An exchange worked."""

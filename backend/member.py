@@ -79,6 +79,11 @@ class Member:
         self._meter = meter
         self._publish()
 
+    def await_proof(self) -> None:
+        """To be called before it joins others that get requests already."""
+        if not self.health.seen and self.health.circuit is Circuit.CLOSED:
+            self.health.await_proof(self._clock())
+
     def leave(self) -> None:
         """It gets no more requests; whatever is still heard of it concerns nobody."""
         self.present = False

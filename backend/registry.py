@@ -199,8 +199,12 @@ class Registry:
         scrape = roster.config.metrics
         interval_s = scrape.interval_s if isinstance(scrape, ScrapeConfig) else 0.0
         self._load_lives_s = STALE_SCRAPES * interval_s
+        proven = {e.replica.model for e in roster.entries.values() if e.member.health.seen}
         for replica_id, entry in roster.entries.items():
             meter = self._meters.of(replica_id)
+            probed = self._started and roster.config.active_health
+            if probed and not entry.member.present and entry.replica.model in proven:
+                entry.member.await_proof()
             entry.member.join(entry.replica, roster.config.health, meter)
             if self._started:
                 entry.monitor.start()

@@ -27,12 +27,13 @@ from proxy.serve.admin import LiveSources, start_admin
 from proxy.serve.aside import aside
 from proxy.serve.config import parse_config
 from proxy.serve.explaining import Explainer
+from proxy.serve.finder import Finder
 from proxy.serve.logs import set_level, set_up_logging
 from proxy.serve.prepared import Prepared, Shared, prepare
 from proxy.serve.replicas import Replicas
 from proxy.serve.snapshot import Surroundings
 from proxy.serve.snapshots import Snapshots
-from proxy.serve.supervise.messages import Drain, Outcome
+from proxy.serve.supervise.messages import Drain, Message, Outcome
 from proxy.serve.supervise.worker import Reloadable, Stop
 from proxy.tls.context import ignore_bad_names
 from proxy.token_gaps import GapMeters
@@ -73,6 +74,8 @@ class Worker:
             gaps=self._gaps,
         )
         self._snapshots = Snapshots(prepared, around)
+        self._finder = Finder(metrics) if shared.host is None else None
+        self._look_for_replicas()
         self._listener = Listener(
             handler=self._handle,
             on_refused=self._refused,
@@ -109,6 +112,8 @@ class Worker:
             stack.callback(self._gaps.tell)
             stack.push_async_callback(self._snapshots.close)
             await self._snapshots.start()
+            if self._finder is not None:
+                stack.push_async_callback(self._finder.close)
             await self._settle(settle_s)
             admin = None
             if sockets.admin is not None:
@@ -181,6 +186,7 @@ class Worker:
         self._listener.configure(prepared.config.listen)
         self._shedding.settings = prepared.config.listen.overload
         set_level(prepared.config.log.level)
+        self._look_for_replicas()
 
     def drop(self) -> None:
         """Forget what was staged, if anything: another worker could not."""
@@ -192,6 +198,16 @@ class Worker:
     def _refused(self, exchange: ClientExchange, error: GatewayError) -> None:
         self._snapshots.current.observer.refused(exchange, error)
 
+    def connect(self, say: Callable[[Message], None]) -> None:
+        """Where there is no core, this worker asks DNS for replicas, and tells the supervisor."""
+        if self._finder is not None:
+            self._finder.connect(say)
+
+    def _look_for_replicas(self) -> None:
+        if self._finder is not None:
+            config = self._snapshots.current.config
+            self._finder.use(config.discover, config.dns)
+
     def told(self, outcome: Outcome) -> None:
         """How the last reload went, for the admin page."""
         self._outcome = outcome
@@ -200,6 +216,8 @@ class Worker:
         """Why this worker cannot serve. Publishes its state, so that any worker can answer for
         all."""
         reasons = self._snapshots.unready()
+        if reasons:
+            reasons += self._outcome.troubles
         if not self._listener.draining:
             state = WorkerState.NOT_READY if reasons else WorkerState.READY
             self._state.publish(state, os.getpid(), time.monotonic())

@@ -17,13 +17,14 @@ from proxy.line_sink import append_standard_streams
 from proxy.listen.sockets import bind_all, raise_descriptor_limit
 from proxy.serve import app
 from proxy.serve.config import Config
+from proxy.serve.discovery import described
 from proxy.serve.host_memory import HostMemory
 from proxy.serve.supervise.channel import Channel
 from proxy.serve.supervise.control import ControlSocket, NobodyThere, visit
 from proxy.serve.supervise.messages import DrainReplica, Outcome, Rejected, Reload
 from proxy.serve.supervise.replace import CannotReplace, Predecessor
 from proxy.serve.supervise.run_dir import NO_PLACE, control_path, control_path_of
-from proxy.serve.supervise.service import Service, read_config, warn
+from proxy.serve.supervise.service import Service, look_up, read_config, warn
 from proxy.serve.supervise.supervisor import Supervisor, say
 from proxy.serve.supervise.watch import Identity
 
@@ -41,6 +42,8 @@ def check(arguments: argparse.Namespace) -> int:
         f"{counted(len(config.replicas), 'replica')}, "
         f"{counted(len(config.listen.addresses), 'address', 'addresses')}\n"
     )
+    for source in config.discover:
+        sys.stdout.write(f"discover: {described(source, config.dns)}\n")
     return 0
 
 
@@ -52,6 +55,10 @@ def serve(arguments: argparse.Namespace) -> int:
     path = os.path.abspath(arguments.config)
     seen: dict[str, Identity] = {}
     _, config = read_config(path, seen)
+    found: dict[str, tuple[str, ...]] = {}
+    look_up(config, found)
+    if found:
+        _, config = read_config(path, seen, found=found)
     raise_descriptor_limit()
     place = control_path(config.run_dir, path, os.environ)
     if not arguments.replace:
@@ -62,7 +69,7 @@ def serve(arguments: argparse.Namespace) -> int:
         say(f"cannot replace the running gateway: {error}")
         return EXIT_NOBODY
     try:
-        return _supervisor(path, seen, config, place, predecessor).run()
+        return _supervisor(path, seen, config, place, predecessor, found=found).run()
     finally:
         if predecessor is not None:
             predecessor.close()
@@ -85,6 +92,8 @@ def _supervisor(
     config: Config,
     place: str | None,
     predecessor: Predecessor | None,
+    *,
+    found: dict[str, tuple[str, ...]],
 ) -> Supervisor:
     secret, inherited = b"", []
     if predecessor is not None:
@@ -95,7 +104,7 @@ def _supervisor(
     admin = config.admin.address.parsed if config.admin is not None else None
     sockets = bind_all([address.parsed for address in config.listen.addresses], admin, inherited)
     return Supervisor(
-        Service(path, prepared, seen, sockets, taken_over=predecessor is not None),
+        Service(path, prepared, seen, sockets, taken_over=predecessor is not None, found=found),
         sockets,
         make_control=functools.partial(_make_control, place, replacing=predecessor is not None),
         predecessor=predecessor,

@@ -30,6 +30,7 @@ from proxy.config import (
 from proxy.passthrough import PassthroughRule
 from proxy.request_config import RequestsConfig
 from proxy.serve.cpus import usable_cpus
+from proxy.serve.discover_config import DiscoverConfig, DnsConfig
 from proxy.serve.references import missing_references
 from proxy.tls.config import TlsConfig
 from proxy.tracing.config import TracingConfig
@@ -82,6 +83,8 @@ class Config(Section):
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
     replicas: tuple[ReplicaConfig, ...] = ()
     replicas_file: FilePath | None = None
+    discover: tuple[DiscoverConfig, ...] = ()
+    dns: DnsConfig = DnsConfig()
     admin: AdminConfig | None = None
     workers: Annotated[int, Meta(ge=1, le=256)] = msgspec.field(default_factory=_default_workers)
     propagation_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
@@ -119,6 +122,12 @@ class Config(Section):
     def active(self) -> tuple[ReplicaConfig, ...]:
         """The replicas that may get something new."""
         return tuple(replica for replica in self.replicas if not replica.drain)
+
+    @property
+    def likely_replicas(self) -> int:
+        """Half of those that there may come to be, or what there is now."""
+        most = sum(source.most for source in self.discover)
+        return max(len(self.replicas), (len(self.replicas) + most) // 2)
 
     @property
     def named_limits(self) -> LimitsConfig | None:
@@ -189,6 +198,12 @@ def _replica_faults(config: Config) -> Iterator[Fault]:
                 f".replicas[{index}]",
                 f"has the same id `{identity}` as $.replicas[{first}]; give each its own `id`",
             )
+    for index, source in enumerate(config.discover):
+        if source.role != "prefill":
+            served.add(source.model)
+        if source.model not in names:
+            hint = did_you_mean(source.model, names) or f"; models: {', '.join(names)}"
+            yield f".discover[{index}].model", f"no model is named `{source.model}`{hint}"
     for index, model in enumerate(config.models):
         listed = config.replicas_file is not None  # that file may be empty for now
         if model.adapter_of is None and model.name not in served and not listed:
@@ -197,9 +212,11 @@ def _replica_faults(config: Config) -> Iterator[Fault]:
 
 def _adapter_faults(config: Config) -> Iterator[Fault]:
     bases = {model.name: model.adapter_of for model in config.models}
-    for index, replica in enumerate(config.replicas):
-        if (base := bases.get(replica.model)) is not None:
-            yield f".replicas[{index}].model", f"`{replica.model}` is an adapter; name `{base}`"
+    named = [(f".replicas[{index}]", one.model) for index, one in enumerate(config.replicas)]
+    named += [(f".discover[{index}]", one.model) for index, one in enumerate(config.discover)]
+    for place, name in named:
+        if (base := bases.get(name)) is not None:
+            yield f"{place}.model", f"`{name}` is an adapter; name `{base}`"
     for index, model in enumerate(config.models):
         base, path = model.adapter_of, f".models[{index}]"
         if base is None:

@@ -1,7 +1,8 @@
 """The core: one process beside the workers that does what is to be done once per host.
 
 It keeps the prefix index, which the workers read: it hears what they send where, and follows the
-replicas that tell what they hold. Nobody asks it anything. Performs: sockets, timers.
+replicas that tell what they hold. Where several gateways share their load it speaks for this one.
+Nobody asks it anything. Performs: sockets, timers.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from core.shared_memory import WorkerState
 from core.tasks import spawn
 from proxy.serve.aside import aside
 from proxy.serve.config import parse_config
+from proxy.serve.finder import Finder
 from proxy.serve.host_memory import HostMemory
 from proxy.serve.host_sharing import HostSharing
 from proxy.serve.kv_index import KvIndex
 from proxy.serve.logs import set_level, set_up_logging
 from proxy.serve.prepared import Prepared, prepare
-from proxy.serve.supervise.messages import Outcome
+from proxy.serve.supervise.messages import Message, Outcome
 from proxy.serve.supervise.worker import Reloadable, Stop
 from routing.exact_cache import Place
 from routing.index_keeper import IndexKeeper, Room
@@ -58,6 +60,7 @@ class Core:
         )
         self._kv = KvIndex(self._place, _may_be_asked, metrics, time.monotonic)
         self._hosts = HostSharing(memory, metrics, time.monotonic)
+        self._finder = Finder(metrics)
         self._states = shared.states
         self._entries = metrics.gauge("headrace_index_entries", "Blocks in the prefix index.")
         self._on_their_way = metrics.gauge(
@@ -92,6 +95,7 @@ class Core:
             await stop.bear(self._workers_gone())
         finally:
             ticking.cancel()
+            await self._finder.close()
             await self._hosts.close()
             await self._kv.close()
             for line in lines:
@@ -154,6 +158,10 @@ class Core:
     def told(self, outcome: Outcome) -> None:
         """That is for the admin page."""
 
+    def connect(self, say: Callable[[Message], None]) -> None:
+        """It asks DNS for replicas, for all workers, and tells the supervisor."""
+        self._finder.connect(say)
+
     def _use(self) -> None:
         prepared = self._prepared
         config, routing = prepared.config, prepared.config.routing
@@ -166,6 +174,7 @@ class Core:
             for r in config.replicas
         }
         self.keeper.use(rooms, routing.index_entries)
+        self._finder.use(config.discover, config.dns)
         self._hosts.use(config.limits_redis if routing.hosts.redis else None, places)
         self._kv.use(
             config.active if routing.policy == "prefix_affinity" else (),

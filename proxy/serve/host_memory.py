@@ -51,7 +51,7 @@ class HostMemory:
         """None for a worker that is alone, on its host and among gateways."""
         if config.workers == 1 and not config.routing.hosts.redis:
             return None
-        return cls(config.workers, room_for(len(config.replicas)), _entries(config))
+        return cls(config.workers, room_for(config.likely_replicas), _entries(config))
 
     @property
     def core_life(self) -> int:

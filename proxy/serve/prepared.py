@@ -156,7 +156,7 @@ def prepare(
             raise ConfigError("\n".join(faults))
     if shared is None:
         shared = Shared.make(config.workers, host=HostMemory.make(config))
-    before = Places(room_for(len(config.replicas)), {}) if previous is None else previous.places
+    before = Places(room_for(config.likely_replicas), {}) if previous is None else previous.places
     places = before.renewed(config.replicas)
     # Before the files are read: see `identity`.
     marks = Marks.of(config)

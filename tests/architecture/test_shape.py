@@ -78,6 +78,7 @@ PERFORMS = {
     "proxy.serve.demo",
     "proxy.serve.demo_parts",
     "proxy.serve.identities",
+    "proxy.serve.finder",
     "proxy.serve.floors",
     "proxy.serve.host_memory",
     "proxy.serve.host_sharing",

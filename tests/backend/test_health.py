@@ -124,6 +124,24 @@ class TestCircuit:
         health.failed(Fault.FAILURE, 0.0)
         assert health.cause is Cause.RATIO
 
+    def test_one_that_joins_others_waits_for_a_probe(self) -> None:
+        health = member()
+        health.await_proof(0.0)
+        assert not health.admits(CONFIG.backoff_s + 1)
+        health.probed(Probe.BAD, 2.0, flowing=False)
+        health.probed(Probe.SLOW, 4.0, flowing=False)
+        assert (health.circuit, health.cause) == (Circuit.OPEN, Cause.UNPROVEN)
+        health.probed(Probe.GOOD, 6.0, flowing=False)
+        assert health.admits(6.0)
+
+    def test_it_is_tried_at_last_without_a_good_probe(self) -> None:
+        health = member()
+        health.await_proof(0.0)
+        assert health.admits(CONFIG.max_backoff_s)
+        assert not health.admits(CONFIG.max_backoff_s)
+        health.succeeded(CONFIG.max_backoff_s)
+        assert health.circuit is Circuit.CLOSED
+
     def test_what_began_before_it_opened_does_not_close_it(self) -> None:
         health = member()
         fail(health, 0.0)

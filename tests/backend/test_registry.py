@@ -8,6 +8,7 @@ import pytest
 from backend.config import HealthConfig, ReplicaConfig, ScrapeConfig, UpstreamConfig
 from backend.dial import REFUSED
 from backend.health import Probe
+from backend.monitor import Monitor
 from backend.registry import Registry
 from core.errors import BadRequest, ConfigError, UpstreamProtocolError, UpstreamUnreachable
 from core.metrics import Metrics
@@ -202,3 +203,22 @@ def test_a_roster_says_what_it_waits_for() -> None:
     registry.drop(roster)
     unprobed = registry.stage(replicas("r0", "r2"), UpstreamConfig(active_health=False))
     assert (unprobed.unasked(), registry.unready(unprobed)) == ([], None)
+
+
+async def test_those_that_join_others_get_nothing_before_they_answer_a_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Monitor, "start", lambda self: None)
+    config = UpstreamConfig(metrics="off")
+    registry = Registry(replicas("r0"), config, Metrics.private(), lambda: 0.0)
+    await registry.start()
+    registry.commit(registry.stage(replicas("r0", "r1"), config))
+    assert len(registry.candidates("m")) == 2, "nobody is proven to be better"
+    registry.member("r0").probed(Probe.GOOD)
+    roster = registry.stage(replicas("r0", "r1", "r2", "r3"), config)
+    roster.entries["r2"].member.probed(Probe.GOOD)
+    registry.commit(roster)
+    assert [replica.id for replica in registry.candidates("m")] == ["r0", "r1", "r2"]
+    registry.member("r3").probed(Probe.GOOD)
+    assert len(registry.candidates("m")) == 4
+    await registry.close()

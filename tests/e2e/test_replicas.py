@@ -15,7 +15,9 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import orjson
+import pytest
 from client import Answer, Client, ask, chat
+from dns_server import NOERROR, SERVFAIL, DnsServer
 from running import ROOT, Process, admin, base_config, eventually, free_port
 
 from loadtest.replica import FakeReplica
@@ -101,6 +103,78 @@ async def test_replicas_of_a_file_come_and_go(tmp_path: Path) -> None:
             assert (await headrace(gateway, "reload"))[0] == 0
             await spread(gateway, 4)
             assert (served(one), served(two)) == (4, 4)
+
+
+async def test_replicas_that_dns_names_come_and_go() -> None:
+    pytest.importorskip("dns", reason="the extra `dns` is not installed")
+    async with DnsServer() as dns, FakeReplica() as one, FakeReplica() as two:
+        service = "SRV _http._tcp.vllm.test"
+
+        def names(*ports: int) -> None:
+            dns.records[service] = [f"1 1 {port} localhost." for port in ports]
+
+        document = base_config(
+            [],
+            workers=2,
+            discover=[{"srv": "_http._tcp.vllm.test.", "model": "demo"}],
+            dns={"servers": [dns.address], "min_s": 0.1, "max_s": 0.1},
+        )
+        names(one.port)
+        gateway = Process(document)
+        gateway.start()
+        try:
+            await asyncio.to_thread(gateway.wait_listening)
+            await spread(gateway, 2)
+            assert served(one) == 2, "what is asked before the start is there from the first one on"
+
+            one.behaviour = "token_ms=50"
+            client = await Client.open(gateway.port)
+            client.send(chat("a long story", max_tokens=40))
+            stream = asyncio.ensure_future(client.answer())
+            while served(one) < 3:
+                await asyncio.sleep(0.01)
+            silent = free_port()
+            names(two.port, silent)
+
+            async def moved() -> bool:
+                before = served(one)
+                await spread(gateway, 4)
+                return served(one) == before
+
+            await eventually(moved)
+            answer = await stream
+            assert answer.complete
+            assert answer.body.endswith(b"data: [DONE]\n\n"), "it is left to end its streams"
+            used = {record["replica"] for record in gateway.records()}
+            assert used == {f"localhost:{one.port}", f"localhost:{two.port}"}
+
+            dns.rcode = SERVFAIL
+
+            async def stale() -> bool:
+                page = (await admin(gateway, "/metrics")).body.decode()
+                return 'discovery_stale{query="SRV _http._tcp.vllm.test."} 1' in page
+
+            await eventually(stale)
+            await spread(gateway, 2)
+            os.kill(gateway.core, signal.SIGKILL)  # the next one knows nothing, and empties nothing
+            dns.rcode = NOERROR
+            dns.records.clear()
+
+            async def gone() -> bool:
+                return (await admin(gateway, "/readyz")).status == 503
+
+            await eventually(gone)
+            assert (await ask(gateway.port, chat())).status == 503
+            names(one.port)
+            dns.rcode = SERVFAIL
+
+            async def why() -> bool:
+                return "DNS SRV _http" in (await admin(gateway, "/readyz")).body.decode()
+
+            await eventually(why)
+            client.close()
+        finally:
+            await asyncio.to_thread(gateway.__exit__, None, None, None)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from core.errors import ConfigError
 from proxy.listen.address import parse_address
 from proxy.listen.sockets import bind_all
 from proxy.serve.supervise.control import ControlSocket
-from proxy.serve.supervise.messages import Drain, Outcome
+from proxy.serve.supervise.messages import Drain, Found, Message, Outcome
 from proxy.serve.supervise.names import CORE
 from proxy.serve.supervise.reloader import Candidate
 from proxy.serve.supervise.supervisor import Supervisor, say
@@ -69,6 +69,9 @@ class Worker:
 
     def drop(self) -> None:
         self.staged = self.word
+
+    def connect(self, say: Callable[[Message], None]) -> None:
+        """It has nothing to say."""
 
     def told(self, outcome: Outcome) -> None:
         if outcome.result != "started":
@@ -125,6 +128,9 @@ class StubService:
 
     def drain(self, replica_id: str, on: bool) -> str:
         return "nothing is drained here"
+
+    def found(self, said: Found) -> str:
+        return ""
 
     def took_over(self) -> None:
         say("took over")

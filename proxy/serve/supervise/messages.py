@@ -60,13 +60,14 @@ class Drain(Message):
 class Outcome(Message):
     """How the last reload went. `generation` counts the configurations in force, from 1. `at` is
     in Unix seconds. `reason`: why it was refused, a line for each fault. `changed`: what differs
-    now, paths of settings and of files."""
+    now, paths of settings and of files. `troubles`: what hinders the finding of replicas now."""
 
     generation: int = 1
     result: Literal["started", "applied", "refused"] = "started"
     at: float = 0.0
     reason: str = ""
     changed: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
 
 
 # --- from a worker to the supervisor
@@ -89,6 +90,14 @@ class Refused(Message):
 
 class Committed(Message):
     attempt: int
+
+
+class Found(Message):
+    """What DNS says now of the replicas that are looked for: hosts by query, as far as anything is
+    known, and what is wrong, in words."""
+
+    hosts: dict[str, tuple[str, ...]] = {}
+    troubles: tuple[str, ...] = ()
 
 
 # --- on the control socket
@@ -142,7 +151,7 @@ class Yield(Message):
 
 
 _ANY = (
-    Stage | Commit | Drop | Drain | Outcome | Ready | Staged | Refused | Committed | Reload
+    Stage | Commit | Drop | Drain | Outcome | Ready | Staged | Refused | Committed | Found | Reload
     | DrainReplica | Rejected | TakeOver | Listening | HandedOver | Yield
 )  # fmt: skip
 _decoder = msgspec.json.Decoder(_ANY)

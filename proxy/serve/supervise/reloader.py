@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import msgspec
+
 from core.clock import Clock
 from core.errors import ConfigError
 from proxy.serve.supervise.messages import (
@@ -125,6 +127,12 @@ class Reloader:
         if answer is not None:
             self._answers.append(answer)
 
+    def note(self, troubles: tuple[str, ...]) -> None:
+        """What hinders the finding of replicas now, for the workers to say."""
+        if troubles != self.last.troubles:
+            self.last = msgspec.structs.replace(self.last, troubles=troubles)
+            self._tell(self.last)
+
     def abandon(self, reason: str) -> None:
         """The gateway ends: nobody's wish will be fulfilled."""
         for answer in (*self._asked, *self._answers):
@@ -210,7 +218,7 @@ class Reloader:
         applied = result == "applied"
         generation = self.last.generation + applied
         changed = self._changed if applied else ()
-        self.last = Outcome(generation, result, self._wall(), reason, changed)
+        self.last = Outcome(generation, result, self._wall(), reason, changed, self.last.troubles)
         self._source.count(result)
         self._tell(self.last)
         for answer in self._asked:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal, cast
 
-from core.describe import did_you_mean
+from core.describe import counted, did_you_mean
 from core.errors import ConfigError
 from core.loading import parse, read
 from proxy.listen.sockets import Sockets
@@ -17,8 +17,10 @@ from proxy.serve.config import Config
 from proxy.serve.config_warnings import warnings
 from proxy.serve.differences import differences
 from proxy.serve.discovery import merged
+from proxy.serve.finder import check_library, look_once
 from proxy.serve.floors import unsafe_libraries
 from proxy.serve.references import missing_references, referenced_files
+from proxy.serve.supervise.messages import Found
 from proxy.serve.supervise.names import CORE
 from proxy.serve.supervise.reloader import Candidate
 from proxy.serve.supervise.supervisor import say
@@ -31,11 +33,14 @@ many seconds: until then the other one goes on."""
 
 
 def read_config(
-    path: str, seen: dict[str, Identity], drained: Collection[str] = ()
+    path: str,
+    seen: dict[str, Identity],
+    drained: Collection[str] = (),
+    found: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[bytes, Config]:
     """The file at `path`, with everything there that it points at, the replicas of its
-    `replicas_file` and what is `drained` among them. `seen` is filled with all these files as they
-    were before. Raises ConfigError."""
+    `replicas_file`, those `found` in DNS, and what is `drained` among them. `seen` is filled with
+    all these files as they were before. Raises ConfigError."""
     if faults := unsafe_libraries():
         raise ConfigError("\n".join(faults))
     seen[path] = identity(path)
@@ -44,17 +49,27 @@ def read_config(
     seen.update(look_at(referenced_files(config)))
     if faults := list(missing_references(config)):
         raise ConfigError("\n".join(faults))
-    if config.replicas_file is None and not drained:
+    if config.discover:
+        check_library()
+    if config.replicas_file is None and not drained and not (config.discover and found):
         return text, config
     listed = None
     if config.replicas_file is not None:
         listed = str(config.replicas_file), read(config.replicas_file)
-    text = merged(text, os.path.dirname(os.path.abspath(path)), listed, drained)
+    text = merged(text, os.path.dirname(os.path.abspath(path)), listed, drained, found)
     config = parse(text, path, Config)
     seen.update({file: identity(file) for file in referenced_files(config) if file not in seen})
     if faults := list(missing_references(config)):
         raise ConfigError("\n".join(faults))
     return text, config
+
+
+def look_up(config: Config, found: dict[str, tuple[str, ...]]) -> None:
+    """Ask DNS, for a moment, for what is not in `found` yet, and put it there. Raises
+    ConfigError."""
+    queries = {query for source in config.discover for query in source.queries}
+    if missing := sorted(queries - found.keys()):
+        found.update(look_once(missing, config.dns))
 
 
 def warn(prepared: app.Prepared) -> None:
@@ -64,7 +79,8 @@ def warn(prepared: app.Prepared) -> None:
 
 
 class Service:
-    """`path` is absolute. `taken_over`: the sockets are another gateway's still."""
+    """`path` is absolute. `taken_over`: the sockets are another gateway's still. `found`: the
+    replicas that DNS named."""
 
     def __init__(
         self,
@@ -74,12 +90,14 @@ class Service:
         sockets: Sockets,
         *,
         taken_over: bool,
+        found: dict[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.path = path
         self.seen = seen
         self._prepared = prepared
         self._sockets = sockets
         self._drained: set[str] = set()
+        self._found = found or {}
         self._settle_s = SETTLE_S if taken_over else 0.0
         self._reloads = prepared.shared.metrics_board.supervisor.counter(
             "headrace_config_reloads_total", "Attempts to use a changed configuration", ("result",)
@@ -152,6 +170,12 @@ class Service:
             return f"no replica has the id {replica_id}{did_you_mean(replica_id, ids)}"
         return ""
 
+    def found(self, said: Found) -> str:
+        changed = [query for query in said.hosts if said.hosts[query] != self._found.get(query)]
+        self._found.update(said.hosts)
+        words = (f"DNS {query}: {counted(len(said.hosts[query]), 'host')}" for query in changed)
+        return ", ".join(words)
+
     def took_over(self) -> None:
         """The sockets are ours alone."""
         self._settle_s = 0.0
@@ -159,7 +183,10 @@ class Service:
     # --- the next configuration
 
     def load(self, seen: dict[str, Identity]) -> Candidate:
-        text, config = read_config(self.path, seen, self._drained)
+        text, config = read_config(self.path, seen, self._drained, self._found)
+        if any(query not in self._found for one in config.discover for query in one.queries):
+            look_up(config, self._found)
+            text, config = read_config(self.path, seen, self._drained, self._found)
         prepared = app.prepare(config, previous=self._prepared)
         warn(prepared)
         return Candidate(text, tuple(differences(self._config, config)), prepared)

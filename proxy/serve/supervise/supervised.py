@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from proxy.serve.supervise.messages import Found
 from proxy.serve.supervise.reloader import Source
 from proxy.serve.supervise.watch import Identity
 from proxy.serve.supervise.worker import Reloadable, Stop
@@ -46,6 +47,10 @@ class Service(Source, Protocol):
     def drain(self, replica_id: str, on: bool) -> str:
         """From the next `load` on the replica gets nothing new, or something again. Returns why
         that cannot be, or nothing."""
+
+    def found(self, said: Found) -> str:
+        """What DNS says of the replicas, for the next `load`. Returns what has changed, in words,
+        or nothing."""
 
     def took_over(self) -> None:
         """The sockets that came from another gateway are ours alone now."""

@@ -25,7 +25,7 @@ from proxy.serve.supervise.channel import Channel
 from proxy.serve.supervise.children import Child, Children, ended_how
 from proxy.serve.supervise.control import ControlSocket
 from proxy.serve.supervise.desk import Desk
-from proxy.serve.supervise.messages import Drain, Ready
+from proxy.serve.supervise.messages import Drain, Found, Ready
 from proxy.serve.supervise.reloader import Reloader
 from proxy.serve.supervise.replace import Predecessor, give
 from proxy.serve.supervise.run_dir import NO_PLACE
@@ -194,6 +194,10 @@ class Supervisor:
         for message in child.channel.receive():
             if isinstance(message, Ready):
                 child.ready = True
+            elif isinstance(message, Found):
+                self._reloader.note(message.troubles)
+                if changed := self._service.found(message):
+                    self._reloader.want(changed)
             else:
                 self._reloader.heard(child.index, message)
         if child.channel.ended:  # it is dying

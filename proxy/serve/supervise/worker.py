@@ -46,6 +46,9 @@ class Reloadable(Protocol):
 
     def told(self, outcome: Outcome) -> None: ...
 
+    def connect(self, say: Callable[[Message], None]) -> None:
+        """From now on the supervisor hears what is said here."""
+
 
 class Stop:
     """When a worker is to end, and how."""
@@ -114,6 +117,7 @@ class Line:
         """Configurations that came earlier are looked at now."""
         self._worker = worker
         self._say(Ready())
+        worker.connect(self._say)
         self._go_on()
 
     def _read(self) -> None:

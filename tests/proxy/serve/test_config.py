@@ -56,6 +56,19 @@ def test_replicas_are_listed_somewhere() -> None:
     assert (config.replicas, config.replicas_file) == ((), "/etc/replicas.yaml")
 
 
+def test_replicas_may_be_looked_for() -> None:
+    without = document()
+    del without["replicas"]
+    source = {"dns": "vllm.internal", "port": 8000}
+    config = convert({**without, "discover": [source | {"model": "qwen3"}]}, Config, "/etc")
+    assert (config.replicas, config.likely_replicas) == ((), 16)
+    assert made().likely_replicas == 1
+    with pytest.raises(ConfigProblems) as caught:
+        made(discover=[source | {"model": "qwen"}])
+    (line,) = str(caught.value).splitlines()
+    assert line == "$.discover[0].model: no model is named `qwen`; did you mean `qwen3`?"
+
+
 def test_one_that_is_drained_is_not_active() -> None:
     replicas = [
         {"url": "http://a:1", "model": "qwen3", "drain": True},

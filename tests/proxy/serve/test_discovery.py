@@ -5,7 +5,8 @@ import pytest
 from core.errors import ConfigError
 from core.loading import parse
 from proxy.serve.config import Config
-from proxy.serve.discovery import merged
+from proxy.serve.discover_config import DiscoverConfig, DnsConfig
+from proxy.serve.discovery import cut_short, described, merged
 
 TEXT = b"""
 listen: {addresses: ["127.0.0.1:8080"], tls: off}
@@ -60,3 +61,66 @@ def test_a_bad_file_is_named(content: bytes, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         merged(TEXT, "/etc", ("/etc/more.yaml", content), ())
     assert str(caught.value).startswith(fault.replace("\\", ""))
+
+
+LOOKED_FOR = b"""
+listen: {addresses: ["127.0.0.1:8080"], tls: off}
+auth: none
+models: [{name: m}, {name: n}]
+replicas: [{url: "http://10.0.0.1:8000", model: m, weight: 2}]
+discover:
+- {dns: vllm.internal, port: 8000, model: m, weight: 0.5, most: 3}
+- {srv: _http._tcp.n.svc, model: n, scheme: https, max_in_flight: 4}
+- {dns: n.internal, port: 8443, model: n, scheme: https, tls: {verify: false}}
+"""
+FOUND = {
+    "A vllm.internal": ("10.0.0.1", "10.0.0.2"),
+    "AAAA vllm.internal": ("fd00::1", "fd00::2"),
+    "SRV _http._tcp.n.svc": ("n-0.n.svc:9000", "n-1.n.svc:9000"),
+    "A n.internal": ("10.0.0.9",),
+    "A of.another": ("10.0.0.8",),
+}
+
+
+def test_those_that_dns_names_are_replicas_like_others() -> None:
+    whole = config(merged(LOOKED_FOR, "/etc", None, {"n-1.n.svc:9000"}, FOUND))
+    assert ids(whole) == [
+        "10.0.0.1:8000",
+        "10.0.0.2:8000",
+        "[fd00::1]:8000",
+        "n-0.n.svc:9000",
+        "n-1.n.svc:9000",
+        "10.0.0.9:8443",
+    ]
+    by_id = {replica.replica.id: replica for replica in whole.replicas}
+    assert by_id["10.0.0.1:8000"].weight == 2, "what is listed already is not found"
+    assert by_id["10.0.0.2:8000"].weight == 0.5
+    named = by_id["n-0.n.svc:9000"]
+    assert (named.url, named.model, named.max_in_flight) == ("https://n-0.n.svc:9000", "n", 4)
+    tls = by_id["10.0.0.9:8443"].tls
+    assert tls is not None
+    assert (tls.server_name, tls.verify) == ("n.internal", False)
+    assert "n-1.n.svc:9000" not in [replica.replica.id for replica in whole.active]
+    assert whole.discover == config(LOOKED_FOR).discover
+
+
+def test_nothing_need_be_found_yet() -> None:
+    assert ids(config(merged(LOOKED_FOR, "/etc", None, (), {}))) == ["10.0.0.1:8000"]
+
+
+def test_that_an_answer_is_too_long_is_said() -> None:
+    first, second, _ = config(LOOKED_FOR).discover
+    assert isinstance(first, DiscoverConfig)
+    assert cut_short(first, FOUND) == "vllm.internal: 4 hosts, of which `most: 3` are taken"
+    assert cut_short(second, FOUND) == ""
+
+
+def test_what_it_means_is_said() -> None:
+    first, second, _ = config(LOOKED_FOR).discover
+    assert described(first, DnsConfig()) == (
+        "m: A and AAAA records of vllm.internal, port 8000, http, 3 at most; asked of the servers "
+        "of /etc/resolv.conf as their TTL says, every 5 to 60 s"
+    )
+    said = described(second, DnsConfig(servers=("10.0.0.10",), max_s=30))
+    assert "SRV records of _http._tcp.n.svc, https" in said
+    assert "asked of 10.0.0.10" in said
