@@ -1,8 +1,10 @@
 """`python -m bench.soak`: does the gateway grow over an hour's requests?
 
 Starts it with two workers and every feature on before the cheapest replicas, and runs
-`headrace-loadtest soak` on it: the requests of an hour at 10 sessions a second, in ten minutes.
+`headrace-loadtest soak` on it: the requests of an hour at 6 sessions a second, in ten minutes.
 Clients who leave, clients who read slowly, dialogues. Further options are those of that command.
+Before that long prompts fill what is bounded and grows until then: each worker's tokenizer
+remembers 16 MiB of texts, which the soak's own prompts would take half an hour to fill.
 """
 
 from __future__ import annotations
@@ -18,6 +20,14 @@ from bench.processes import BenchError, Processes, accepts, free_port
 from bench.rig import make_identity, start_gateway, start_redis
 
 
+FILL = """
+name: fill
+arrivals: {kind: constant, rate: 20}
+duration_s: 60
+requests: [{name: long, prompt: 8000, output: 1}]
+"""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.soak",
@@ -31,15 +41,19 @@ def main() -> int:
         folder = Path(name)
         with Processes(folder) as processes:
             try:
-                command = build(processes, folder, arguments.workers)
+                loadtest, target, watched = build(processes, folder, arguments.workers)
             except BenchError as error:
                 print(f"soak: {error}\n{processes.last_words()}", file=sys.stderr)
                 return 2
-            return subprocess.run([*command, *others], check=False).returncode
+            (folder / "fill.yaml").write_text(FILL)
+            fill = [*loadtest, "run", str(folder / "fill.yaml"), *target]
+            subprocess.run(fill, check=False, stdout=subprocess.DEVNULL)
+            soak = [*loadtest, "soak", *target, *watched, *others]
+            return subprocess.run(soak, check=False).returncode
 
 
-def build(processes: Processes, folder: Path, workers: int) -> list[str]:
-    """The command that loads what was started."""
+def build(processes: Processes, folder: Path, workers: int) -> tuple[list[str], ...]:
+    """The load test, and its options for what was started: where it is, and what to watch."""
     token = make_identity(folder).token("tenant-1", tier="gold")
     ports = (free_port(), free_port())
     upstream = [sys.executable, "-m", "bench.upstream", *map(str, ports)]
@@ -48,9 +62,10 @@ def build(processes: Processes, folder: Path, workers: int) -> list[str]:
     port, admin = free_port(), free_port()
     gateway = start_gateway(processes, folder, port, ports, admin=admin, workers=workers)
     assert gateway is not None
-    command = [sys.executable, "-m", "loadtest", "soak", "--url", f"https://localhost:{port}"]
-    command += ["--ca", str(folder / "ca.pem"), "--header", f"authorization: Bearer {token}"]
-    return [*command, "--pid", str(gateway), "--metrics", f"http://127.0.0.1:{admin}/metrics"]
+    target = ["--url", f"https://localhost:{port}", "--ca", str(folder / "ca.pem")]
+    target += ["--header", f"authorization: Bearer {token}"]
+    watched = ["--pid", str(gateway), "--metrics", f"http://127.0.0.1:{admin}/metrics"]
+    return [sys.executable, "-m", "loadtest"], target, watched
 
 
 if __name__ == "__main__":
