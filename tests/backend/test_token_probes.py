@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -54,11 +53,11 @@ class Replica:
 
 
 @pytest.fixture(autouse=True)
-def replica(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Replica]]:
+def replica(monkeypatch: pytest.MonkeyPatch) -> type[Replica]:
     monkeypatch.setattr(token_probes, "Asker", Replica)
     monkeypatch.setattr(token_probes, "_FIRST_S", 0.0)
     Replica.asked, Replica.status = 0, 200
-    yield Replica
+    return Replica
 
 
 def use(probes: TokenProbes, *replicas: ReplicaConfig, upstream: UpstreamConfig = AUTO) -> None:
