@@ -19,7 +19,6 @@ from pathlib import Path
 from bench.processes import BenchError, Processes, accepts, free_port
 from bench.rig import make_identity, start_gateway, start_redis
 
-
 FILL = """
 name: fill
 arrivals: {kind: constant, rate: 20}
