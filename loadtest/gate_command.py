@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from loadtest import builds, gate, run_command
+from loadtest import builds, flags, gate, run_command
 from loadtest.gate import FAIL, Verdict
 from loadtest.record import OK, UNFINISHED
 from loadtest.run_command import CANNOT, INTERRUPTED, CannotRun
@@ -43,7 +43,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--once", action="store_true", help="no second run after a regression")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write gate.json there")
-    run_command.add_run_flags(parser)
+    flags.add_run_flags(parser)
     parser.set_defaults(run=run)
 
 

@@ -75,7 +75,8 @@ class Happened:
 class Samples:
     """Everything that was measured. Gaps between tokens are of answers due at `gap_due_at`.
 
-    cpu_s: what the client used; starved_s: how long it could have run and had no core.
+    cpu_s: what the client used; starved_s: how long it could have run and had no core. counters:
+    those of each replica by its URL, before the run and after it.
     """
 
     began_at: float = 0.0
@@ -92,6 +93,7 @@ class Samples:
     seen: list[Seen] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     happened: list[Happened] = field(default_factory=list)
+    counters: tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]] = ({}, {})
 
     def add_gaps(self, due_at: float, gaps: list[float]) -> None:
         self.gaps.extend(gaps)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadtest import run_command, table, traces
+from loadtest import flags, run_command, table, traces
 from loadtest.run_command import CANNOT, INTERRUPTED, INVALID, CannotRun
 from loadtest.runner import Runner
 from loadtest.summary import summarize
@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
         "Exit status as for run.",
     )
     parser.add_argument("trace", type=Path)
-    run_command.add_target_flags(parser)
+    flags.add_target_flags(parser)
     parser.add_argument("--speed", type=float, help="times as fast (default: 1)")
     parser.add_argument("--rate", type=float, help="instead: requests per second on average")
     parser.add_argument(

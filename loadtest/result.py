@@ -106,6 +106,36 @@ class Series(Struct, kw_only=True):
     values: list[float]
 
 
+class Event(Struct, kw_only=True):
+    """What was done to the server by intent, and when; `problem` "": it was."""
+
+    name: str
+    at_s: float
+    problem: str = ""
+
+
+class Phase(Struct, kw_only=True):
+    """One phase of the server in `Server-Timing`, of the answers that had it: milliseconds, and
+    the mean over all answers that told anything."""
+
+    name: str
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+class Share(Struct, kw_only=True):
+    """What one replica did in the run, by its own metrics (vLLM's names)."""
+
+    replica: str
+    requests: float
+    prompt_tokens: float
+    output_tokens: float
+    cached_tokens: float
+
+
 class Result(Struct, kw_only=True):
     format: int
     verdict: Verdict
@@ -120,6 +150,9 @@ class Result(Struct, kw_only=True):
     rows: Rows
     about: dict[str, Any]
     series: list[Series] = []
+    happened: list[Event] = []
+    phases: list[Phase] = []
+    shares: list[Share] = []
 
     def metric(self, name: str) -> Metric | None:
         return next((metric for metric in self.metrics if metric.name == name), None)

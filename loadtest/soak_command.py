@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from loadtest import run_command, soak, table
+from loadtest import flags, run_command, soak, table
 from loadtest.run_command import CANNOT, INTERRUPTED, CannotRun
 from loadtest.scenario import ScenarioError, load_scenario, shipped
 
@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "scenario", nargs="?", default="soak", help=f"a file, or one of: {', '.join(shipped())}"
     )
-    run_command.add_target_flags(parser)
+    flags.add_target_flags(parser)
     parser.add_argument("--hours", type=float, default=1.0, metavar="H", help="(default: 1)")
     parser.add_argument(
         "--speed", type=float, default=6.0, help="times the scenario's rate (default: 6)"

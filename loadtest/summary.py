@@ -59,6 +59,8 @@ def summarize(scenario: Scenario, seed: int, samples: Samples, about: dict[str, 
     verdict = judge(counts, metrics, cpu, starved)
     verdict.notes += samples.notes
     series = server_side.series_of(samples)
+    shares = server_side.shares_of(*samples.counters)
+    balance = server_side.balance_of(shares)
     return Result(
         format=FORMAT,
         verdict=verdict,
@@ -67,6 +69,7 @@ def summarize(scenario: Scenario, seed: int, samples: Samples, about: dict[str, 
         rates={
             **_rates(counts, measured_s, cpu, starved),
             **server_side.cpu_rates(series, counts, begin - samples.began_at),
+            **({} if balance is None else {"balance": balance}),
         },
         counts=counts,
         metrics=metrics,
@@ -84,6 +87,9 @@ def summarize(scenario: Scenario, seed: int, samples: Samples, about: dict[str, 
         rows=_rows(answers, samples.began_at),
         about=about,
         series=series,
+        happened=server_side.events_of(samples),
+        phases=server_side.phases_of(answers),
+        shares=shares,
     )
 
 

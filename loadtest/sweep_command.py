@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadtest import run_command, sweep, table
+from loadtest import flags, run_command, sweep, table
 from loadtest.result import Result
 from loadtest.scenario import ScenarioError, load_scenario, shipped
 
@@ -20,7 +20,7 @@ def add_to(commands: Any) -> None:
         "was good, 1 none was, 2 it could not run, 130 interrupted.",
     )
     parser.add_argument("scenario", help=f"a YAML file, or one of: {', '.join(shipped())}")
-    run_command.add_target_flags(parser)
+    flags.add_target_flags(parser)
     parser.add_argument("--rates", required=True, metavar="R,R,...", help="sessions per second")
     parser.add_argument("--ttft-p95", type=float, metavar="MS", help="a good rate's bound")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a folder rate-R for each in there")

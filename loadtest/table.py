@@ -94,6 +94,11 @@ def what_came(result: Result) -> list[str]:
             f"TLS sessions resumed, {counts.reconnects} requests sent again as a kept connection "
             "had just been closed"
         )
+    if "balance" in rates:
+        lines.append(
+            f"balance of {len(result.shares)} replicas: the busiest did {rates['balance']:.2f} "
+            "times the mean (new tokens of prompts, and of answers)"
+        )
     if "server_cpu_us_per_answer" in rates:
         per_token = rates.get("server_cpu_us_per_token", 0.0)
         lines.append(

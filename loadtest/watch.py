@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from loadtest.record import Seen
+from loadtest.server_side import COUNTERS
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TIMEOUT_S = 5.0
@@ -23,13 +24,15 @@ _TIMEOUT_S = 5.0
 
 class Watch:
     """Looks every `every_s`, from `begin` to its end as a context. `gauges`: names of metrics; what
-    each is with its labels is added up."""
+    each is with its labels is added up. `replicas`: their URLs."""
 
     def __init__(
         self,
         pids: Sequence[int],
         metrics_url: str | None = None,
         gauges: Sequence[str] = (),
+        *,
+        replicas: Sequence[str] = (),
         every_s: float = 1.0,
     ) -> None:
         """ProcessLookupError, OverflowError: one does not run."""
@@ -39,6 +42,8 @@ class Watch:
         self._metrics_url = metrics_url
         self._gauges = gauges
         self._every_s = every_s
+        self._replicas = replicas
+        self._before: dict[str, dict[str, float]] = {}
         self._seen: dict[tuple[str, str], Seen] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, daemon=True)
@@ -51,6 +56,7 @@ class Watch:
         return self
 
     def begin(self) -> None:
+        self._before = self._counters()
         if self._pids or self._metrics_url is not None:
             self._thread.start()
 
@@ -68,6 +74,28 @@ class Watch:
     def seen(self) -> list[Seen]:
         return list(self._seen.values())
 
+    def counters(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+        """Those of each replica, at the begin and now."""
+        return self._before, self._counters()
+
+    def _counters(self) -> dict[str, dict[str, float]]:
+        found = {}
+        for url in self._replicas:
+            text = self._page(f"{url.rstrip('/')}/metrics")
+            if text is not None:
+                found[url] = sums(text, list(COUNTERS.values()))
+        return found
+
+    def _page(self, url: str) -> str | None:
+        """None, and a note: there was none."""
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+                text: str = answer.read().decode()
+                return text
+        except (OSError, ValueError) as error:
+            self._once(f"{url}: {error}")
+            return None
+
     def _look_on(self) -> None:
         while True:
             self.look(time.perf_counter())
@@ -83,11 +111,8 @@ class Watch:
                 self._pids.remove(pid)
                 self.notes.append(f"process {pid} ended")
         if self._metrics_url is not None and self._gauges:
-            try:
-                with urllib.request.urlopen(self._metrics_url, timeout=_TIMEOUT_S) as answer:
-                    text = answer.read().decode()
-            except OSError as error:
-                self._once(f"{self._metrics_url}: {error}")
+            text = self._page(self._metrics_url)
+            if text is None:
                 return
             found = sums(text, self._gauges)
             self._note(now, "metrics", [(name, "", value) for name, value in found.items()])
