@@ -11,10 +11,12 @@ from core.describe import did_you_mean
 from core.errors import ConfigError
 from routing.config import Priors, RoutingConfig
 from routing.simulator.gateway import OwnPolicy
+from routing.simulator.held import Held
 from routing.simulator.peers import (
     Aibrix,
     Chwbl,
     LeastLoad,
+    Picking,
     PowerOfTwo,
     RoundRobin,
     SglangCli,
@@ -33,7 +35,7 @@ from routing.simulator.world import Policy, World
 
 OWN = "prefix_affinity"
 ORACLE = "oracle"
-_PEERS: Mapping[str, Callable[[World], Policy]] = {
+_PEERS: Mapping[str, Callable[[World], Picking]] = {
     "sglang_cli": SglangCli,
     "sglang_lib": SglangLibrary,
     "production_stack_prefixaware": StackPrefixAware,
@@ -85,7 +87,9 @@ def check(name: str) -> None:
     own, _, settings = name.partition(":")
     if own == OWN:
         own_config(name, 64)
-    elif own not in _PEERS or settings:
+    elif own in _PEERS and settings:
+        _hold_s(name)
+    elif own not in _PEERS:
         hint = did_you_mean(own, NAMES) or f"; known: {', '.join(NAMES)}"
         raise ConfigError(f"--policies: `{name}` is no policy{hint}")
 
@@ -95,4 +99,17 @@ def make(name: str, world: World) -> Policy:
     if name.partition(":")[0] == OWN:
         constants = world.faults.constants
         return OwnPolicy(world, own_config(name, world.block_tokens, constants))
-    return _PEERS[name](world)
+    inner = _PEERS[name.partition(":")[0]](world)
+    return Held(world, inner, _hold_s(name)) if ":" in name else inner
+
+
+def _hold_s(name: str) -> float:
+    """Of `policy:hold_s=1.5`, the only setting of others' policies. Raises ConfigError."""
+    key, _, text = name.partition(":")[2].partition("=")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if key != "hold_s" or not 0 < seconds < float("inf"):
+        raise ConfigError(f"--policies: {name}: others take hold_s=SECONDS and nothing else")
+    return seconds

@@ -45,7 +45,7 @@ def test_settings_of_our_own_policy() -> None:
     ("name", "said"),
     [
         ("lpwll", "did you mean `lpwl`"),
-        ("lpwl:x=1", "is no policy"),
+        ("lpwl:x=1", "others take hold_s"),
         ("prefix_affinity:decode_weigt=1", "decode_weigt"),
         ("prefix_affinity:decode_weight=-1", "between 0 and 10"),
     ],
