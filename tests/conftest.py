@@ -27,10 +27,13 @@ settings.load_profile("repeat")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Watchdog(sys.stderr.fileno()))
+    gc.disable()  # what is loaded from here on stays
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # what is loaded by now stays: not to be searched for garbage over and over
+    gc.freeze()  # and is not to be searched for garbage over and over
+    gc.set_threshold(20_000, 20, 20)  # nor is all that the tests keep, every few hundred tests
+    gc.enable()
 
 
 @pytest.fixture
