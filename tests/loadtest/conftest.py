@@ -1,4 +1,4 @@
-"""Many tests here look at the same samples, whose intervals cost 15 ms for each metric."""
+"""Many tests here look at the same samples, whose intervals cost some 15 ms for each metric."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from loadtest import stats
+from loadtest import gate, stats
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -23,5 +23,6 @@ def resample_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stats, "_REPLICATES", (100, 250))
+        patched.setattr(gate, "_REPLICATES", 250)
         patched.setattr(stats, "replicates", replicates)
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 
@@ -40,32 +41,39 @@ def slower(rng: random.Random, value: float) -> float:
     return value + 1.0
 
 
-def answers(
+@functools.cache  # several tests look at the same
+def equal(
     seed: int,
     *,
-    ttft: Change = same,
-    gap: Change = same,
     per_window: int = 2 * LEAST_PER_WINDOW + 120,
     windows: int = 20,
     noise: float = 0.2,
-) -> list[Answer]:
+) -> tuple[Answer, ...]:
     """Log-normal times whose median moves from window to window, as on a busy machine."""
     rng = random.Random(seed)
     found = []
     for window in range(windows):
         level = 10.0 * rng.lognormvariate(0, noise)
         for _ in range(per_window):
-            arm = rng.randrange(2)
             first, longest = level * rng.lognormvariate(0, 0.3), 8.0 * rng.lognormvariate(0, 0.2)
-            if arm:
-                first, longest = ttft(rng, first), gap(rng, longest)
             due_s = window * 4 + rng.random() * 4
-            found.append(Answer(arm, due_s, first, longest, first + 500.0))
-    return found
+            found.append(Answer(rng.randrange(2), due_s, first, longest, first + 500.0))
+    return tuple(found)
+
+
+def answers(seed: int, *, ttft: Change = same, gap: Change = same) -> list[Answer]:
+    """Those of `equal`, the candidate's changed."""
+    rng = random.Random(seed)
+    return [
+        Answer(1, a.due_s, first := ttft(rng, a.ttft), gap(rng, a.gap_max), first + 500.0)
+        if a.arm
+        else a
+        for a in equal(seed)
+    ]
 
 
 def verdict(seed: int, **changes: Change) -> Verdict:
-    return judge(answers(seed, **changes), window_s=4.0, seed=seed)  # type: ignore[arg-type]
+    return judge(answers(seed, **changes), window_s=4.0, seed=seed)
 
 
 def test_equal_arms_are_seldom_taken_for_different_ones() -> None:
@@ -98,7 +106,7 @@ def test_a_candidate_that_is_faster_passes() -> None:
 
 
 def test_too_few_answers_say_nothing() -> None:
-    few = judge(answers(1, per_window=100), window_s=4.0, seed=1)
+    few = judge(equal(1, per_window=100), window_s=4.0, seed=1)
     assert few.word == INCONCLUSIVE
     assert "run longer or faster" in few.reasons[0]
     assert judge([], window_s=4.0, seed=1).word == INCONCLUSIVE
@@ -106,7 +114,7 @@ def test_too_few_answers_say_nothing() -> None:
 
 def test_noisy_windows_are_left_out_of_both_and_many_say_nothing() -> None:
     def with_noisy(count: int) -> Verdict:
-        quiet = answers(3, noise=0.05)
+        quiet = equal(3, noise=0.05)
         loud = [
             Answer(a.arm, a.due_s, a.ttft * (9 if a.due_s < count * 4 else 1), a.gap_max, a.e2e)
             for a in quiet
@@ -118,8 +126,8 @@ def test_noisy_windows_are_left_out_of_both_and_many_say_nothing() -> None:
 
 
 def test_failures_of_the_candidate_count() -> None:
-    few = judge(answers(1), window_s=4.0, seed=1, failed=(0, 3))
-    many = judge(answers(1), window_s=4.0, seed=1, failed=(0, 300))
+    few = judge(equal(1), window_s=4.0, seed=1, failed=(0, 3))
+    many = judge(equal(1), window_s=4.0, seed=1, failed=(0, 300))
     assert (few.word, many.word) == (PASS, FAIL)
     assert "300 requests failed" in many.reasons[-1]
 
