@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from loadtest import gate, stats
+from loadtest import compare, gate, stats
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -24,5 +24,6 @@ def resample_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stats, "_REPLICATES", (100, 250))
         patched.setattr(gate, "_REPLICATES", 250)
+        patched.setattr(compare, "_PAIRS", 1000)
         patched.setattr(stats, "replicates", replicates)
         yield
