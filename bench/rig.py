@@ -99,11 +99,12 @@ def start_watched(processes: Processes, folder: Path, module: str) -> tuple[int,
     return port, issuer.token("tenant-1", tier="gold")
 
 
-def start_redis(processes: Processes, folder: Path) -> None:
+def start_redis(processes: Processes, folder: Path) -> int:
+    """Returns its pid."""
     path = str(folder / "redis.sock")
     options = ["--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no"]
     command = [str(get_binary_path()), *options, "--dir", str(folder)]
-    processes.start("redis", command, lambda: accepts(path))
+    return processes.start("redis", command, lambda: accepts(path)).pid
 
 
 def start_gateway(

@@ -1,6 +1,6 @@
 """Charts as SVG text, for a page that needs nothing else. Decides.
 
-Colours are classes of the page: `a` and `b` for two series, `axis`, `grid`.
+Colours are classes of the page: `a`, `b` and `c` for series, `grid`, `mark`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 WIDTH = 760
 _LEAST = 1e-3  # a logarithmic scale begins here at the lowest
-_LEFT, _RIGHT, _TOP, _BOTTOM = 150, 20, 12, 30
+_LEFT, _NARROW, _RIGHT, _TOP, _BOTTOM = 150, 64, 24, 12, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,17 @@ class Span:
     low: float
     value: float
     high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row of a waterfall."""
+
+    name: str
+    kind: str
+    begin: float
+    length: float
+    said: str
 
 
 def short(value: float) -> str:
@@ -65,30 +76,72 @@ def round_up(value: float) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
 
 
-def lines(label: str, unit: str, series: Sequence[Line]) -> str:
-    """Values per second of the run, from 0 on."""
-    height = 170
+def lines(
+    label: str,
+    unit: str,
+    series: Sequence[Line],
+    marks: Sequence[tuple[float, str]] = (),
+    *,
+    from_zero: bool = True,
+) -> str:
+    """Values per second of the run. `marks`: seconds at which something happened, and what."""
+    height = 180
     count = max((len(line.values) for line in series), default=0)
     known = [value for line in series for value in line.values if value is not None]
-    top = round_up(max(known, default=0))
+    floor_value, top = 0.0, round_up(max(known, default=0))
+    if not from_zero and known and min(known) > 0.5 * max(known):
+        floor_value, top = _around(min(known), max(known))
     right, floor = WIDTH - _RIGHT, height - _BOTTOM
 
     def x(index: float) -> float:
-        return _LEFT + (right - _LEFT) * index / max(count - 1, 1)
+        return _NARROW + (right - _NARROW) * index / max(count - 1, 1)
 
     def y(value: float) -> float:
-        return floor - (floor - _TOP) * value / top
+        return floor - (floor - _TOP) * (value - floor_value) / (top - floor_value)
 
-    parts = [_rule(_LEFT, y(top * n / 2), right, y(top * n / 2), "grid") for n in range(3)]
-    parts += [_text(_LEFT - 8, y(top * n / 2) + 4, short(top * n / 2), "end") for n in range(3)]
-    parts.append(_text(8, _TOP + 4, unit, "start"))
+    levels = [floor_value + (top - floor_value) * n / 2 for n in range(3)]
+    parts = [_rule(_NARROW, y(level), right, y(level), "grid") for level in levels]
+    parts += [_text(_NARROW - 8, y(level) + 4, short(level), "end") for level in levels]
+    parts.append(_text(8, height - 12, unit, "start"))
     step = max(1, round(round_up(count / 8)))
     parts += [_text(x(n), height - 12, f"{n} s") for n in range(0, count, step)]
-    for number, line in enumerate(series):
-        parts.append(_path(line, x, y))
-        at = 36 + 16 * number
-        parts.append(f'<rect class="fill {line.kind}" x="8" y="{at - 8}" width="10" height="10"/>')
-        parts.append(_text(24, at + 1, line.name, "start"))
+    for at, name in marks:
+        place = x(min(max(at, 0), max(count - 1, 0)))
+        parts.append(_rule(place, _TOP, place, floor, "mark"))
+        anchor = "end" if place > WIDTH - 160 else "start"
+        parts.append(_text(place + (-4 if anchor == "end" else 4), _TOP + 10, name, anchor))
+    parts += [_path(line, x, y) for line in series]
+    return _svg(height, label, parts)
+
+
+def _around(low: float, high: float) -> tuple[float, float]:
+    """Round bounds of what hardly changes: a line at the top tells nothing."""
+    step = round_up(max(high - low, high * 0.02))
+    return math.floor(low / step) * step, math.floor(high / step) * step + step
+
+
+def waterfall(label: str, unit: str, rows: Sequence[Bar]) -> str:
+    """Bars one after the other, on one scale from 0 on."""
+    height = _TOP + 24 * len(rows) + _BOTTOM
+    top = max((row.begin + row.length for row in rows), default=0) or 1.0
+    right, floor = WIDTH - 150, height - _BOTTOM
+
+    def x(value: float) -> float:
+        return _LEFT + (right - _LEFT) * value / top
+
+    parts = []
+    for n in range(5):
+        parts.append(_rule(x(top * n / 4), _TOP, x(top * n / 4), floor, "grid"))
+        parts.append(_text(x(top * n / 4), height - 12, f"{short(top * n / 4)} {unit}"))
+    for number, row in enumerate(rows):
+        y = _TOP + 24 * number + 4
+        wide = max(x(row.length) - _LEFT, 1.5)
+        parts.append(
+            f'<rect class="fill {row.kind}" x="{x(row.begin):.1f}" y="{y}" width="{wide:.1f}" '
+            f'height="15" rx="2"><title>{html.escape(f"{row.name}: {row.said}")}</title></rect>'
+        )
+        parts.append(_text(_LEFT - 8, y + 12, row.name, "end"))
+        parts.append(_text(x(row.begin) + wide + 6, y + 12, row.said, "start"))
     return _svg(height, label, parts)
 
 

@@ -159,10 +159,14 @@ def _failed_share(result: Result) -> float:
     return counts.failed / ended if ended else 0.0
 
 
+def rows(comparison: Comparison) -> list[list[str]]:
+    """A table, its head first."""
+    head = ["ms", "", "A", "B", "B / A", "99 % interval", ""]
+    return [head, *(_row(each) for each in comparison.differences)]
+
+
 def render(comparison: Comparison) -> str:
-    rows = [["ms", "", "A", "B", "B / A", "99 % interval", ""]]
-    rows += [_row(each) for each in comparison.differences]
-    lines = [*table.aligned(rows), ""]
+    lines = [*table.aligned(rows(comparison)), ""]
     lines += [f"note: {note}" for note in comparison.notes]
     lines.append(
         "note: runs at different times also differ by what else the machine did; "

@@ -37,6 +37,15 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=COMMAND",
         help="what happens where the scenario says NAME (by the shell; may be repeated)",
     )
+    parser.add_argument(
+        "--attach",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="show this file in the report, such as the server's configuration (what looks like a "
+        "secret is left out; may be repeated)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     watch = parser.add_argument_group(
         "the server's processes, where they run on this machine, and its replicas"

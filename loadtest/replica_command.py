@@ -14,10 +14,12 @@ import uvloop
 
 from loadtest.replica import KNOWN, FakeReplica, ReplicaOptions, parse_behaviour
 from loadtest.replica.kv_log import ENCODINGS
+from loadtest.replica.options import ENGINES
 
 _DEFAULT = ReplicaOptions()
 _FLAGS: tuple[tuple[str, type, str], ...] = (
     ("model", str, "the model's name"),
+    ("engine", str, f"whose ways it has: {', '.join(ENGINES)}"),
     ("tokenizer", Path, "tokenizer.json"),
     ("chat_template", Path, "chat template (Jinja)"),
     ("max_model_len", int, "context length in tokens"),
@@ -73,6 +75,8 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.kv_events not in ENCODINGS:
         arguments.parser.error(f"--kv-events is one of {', '.join(ENCODINGS)}")
+    if arguments.engine not in ENGINES:
+        arguments.parser.error(f"--engine is one of {', '.join(ENGINES)}")
     try:
         parse_behaviour(arguments.fake)
     except ValueError as error:

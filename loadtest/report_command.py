@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadtest import report, result, table
+from loadtest import compare, report, result, table
 
 
 def add_to(commands: Any) -> None:
@@ -17,6 +17,14 @@ def add_to(commands: Any) -> None:
         description="Print a result and write its page, report.html, beside it.",
     )
     parser.add_argument("result", type=Path, help="a result.json, or its folder")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="RESULT",
+        help="compare with this run, in the page (may be repeated)",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page, elsewhere")
     parser.set_defaults(run=run)
 
@@ -25,7 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         found = result.read(arguments.result)
         path = arguments.out or _beside(arguments.result)
-        path.write_text(report.render(found), encoding="utf-8")
+        against = [
+            (f"Against {other}", compare.compare(result.read(other), found))
+            for other in arguments.against
+        ]
+        path.write_text(report.render(found, against), encoding="utf-8")
     except (result.ResultError, OSError) as error:
         print(f"headrace-loadtest: {error}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import secrets
 import shlex
 import sys
@@ -280,7 +281,19 @@ def about_run(scenario: Scenario, arguments: argparse.Namespace, seed: int) -> d
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.machine(),
         "versions": machine.versions(),
+        "attached": {path.name: without_secrets(path.read_text()) for path in arguments.attach},
     }
+
+
+_TOLD = re.compile(
+    r"(?im)^(.*\b(?:\w*password|\w*secret|\w*_token|token|\w*api_?key)\b[\"']?\s*[:=]\s*)\S.*$"
+)
+_LOGIN = re.compile(r"://[^/@\s]+@")
+
+
+def without_secrets(text: str) -> str:
+    """A file's text, without the values of what is named like a secret and logins in URLs."""
+    return _LOGIN.sub("://(left out)@", _TOLD.sub(r"\1(left out)", text))
 
 
 def _without_secrets(words: list[str]) -> str:

@@ -10,11 +10,28 @@ from loadtest.replica.options import ReplicaOptions
 
 def exposition(engine: Engine, options: ReplicaOptions, rank: int = 0) -> str:
     """Of one engine; only the first says what the families are."""
+    if options.engine == "sglang":
+        return _sglang(engine, options, rank)
     lines = _lines(engine, options)
     if not rank:
         return "".join(lines)
     samples = [line for line in "".join(lines).splitlines(keepends=True) if line[0] != "#"]
     return "".join(samples).replace('engine="0"', f'engine="{rank}"')
+
+
+def _sglang(engine: Engine, options: ReplicaOptions, rank: int) -> str:
+    """Gauges of SGLang 0.5.23 (srt/observability/metrics_collector.py)."""
+    gauges = {
+        "num_running_reqs": len(engine.running),
+        "num_queue_reqs": len(engine.waiting),
+        "token_usage": engine.kv_cache_usage(),
+        "max_total_num_tokens": options.num_blocks * options.block_size,
+    }
+    labels = f'dp_rank="{rank}",engine_type="unified",model_name="{options.model}",tp_rank="0"'
+    return "".join(
+        f"# TYPE sglang:{name} gauge\nsglang:{name}{{{labels}}} {float(value)}\n"
+        for name, value in gauges.items()
+    )
 
 
 def _lines(engine: Engine, options: ReplicaOptions) -> Iterator[str]:

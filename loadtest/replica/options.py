@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+ENGINES = ("vllm", "sglang")
 DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 
 
@@ -12,6 +13,8 @@ DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
 class ReplicaOptions:
     """Speeds of 0 mean "takes no time"; the defaults answer as fast as the machine can.
 
+    engine: `vllm`, or `sglang` where that differs: names of metrics, errors that are not wrapped,
+    token ids in `input_ids`, nobody to ask where KV events are.
     adapters: other names that it answers to, each with a cache of its own.
     behaviour: misbehaviours of every request (see `behaviour.KNOWN`).
     max_queued: waiting requests beyond this are refused as vLLM does; None = never.
@@ -24,6 +27,7 @@ class ReplicaOptions:
     """
 
     model: str = "demo"
+    engine: str = "vllm"
     adapters: tuple[str, ...] = ()
     tokenizer: Path = DEMO_MODEL / "tokenizer.json"
     chat_template: Path = DEMO_MODEL / "chat_template.jinja"

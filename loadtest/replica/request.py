@@ -84,7 +84,7 @@ def parse_generation(
             "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
         )
         raise Refused(400, dialect.error(400, message, param="stream_options"))
-    prompt_ids = _prompt_ids(body, chat, speech, behaviour)
+    prompt_ids = _prompt_ids(body, chat, speech, behaviour, options.engine)
     if len(prompt_ids) >= options.max_model_len:
         exact = not chat and not isinstance(body["prompt"], str)
         raise Refused(400, dialect.too_long(len(prompt_ids), options.max_model_len, exact))
@@ -108,10 +108,12 @@ def parse_generation(
 
 
 def _prompt_ids(
-    body: dict[str, Any], chat: bool, speech: Speech, behaviour: Behaviour
+    body: dict[str, Any], chat: bool, speech: Speech, behaviour: Behaviour, engine: str
 ) -> Sequence[int]:
     params = body.get("kv_transfer_params")
     reused = params.get("prompt_token_ids") if isinstance(params, dict) else None
+    if engine == "sglang":
+        reused = body.get("input_ids")
     if reused and "ignore_token_ids" not in behaviour:
         return list(reused)
     if chat:

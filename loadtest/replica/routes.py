@@ -127,7 +127,7 @@ class Operations:
         answer_json(self._replica, connection, 200, {"version": dialect.VERSION})
 
     def _kv_event_sources(self, connection: Connection, request: Request) -> None:
-        if self._replica.kv.is_open:
+        if self._replica.kv.is_open and self._replica.options.engine == "vllm":
             answer_json(self._replica, connection, 200, self._replica.kv.sources())
         else:
             answer_json(self._replica, connection, 404, {"detail": "Not Found"})

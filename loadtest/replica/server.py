@@ -313,7 +313,10 @@ class FakeReplica:
     def _refused(self, connection: Connection, record: Record, refused: Refused) -> None:
         record.status, record.outcome = refused.status, "refused"
         record.ended_at = time.monotonic()
-        answer_json(self, connection, refused.status, refused.body)
+        body = refused.body
+        if self.options.engine == "sglang" and list(body) == ["error"]:
+            body = {"object": "error", **body["error"]}
+        answer_json(self, connection, refused.status, body)
 
     def _overloaded(self, connection: Connection, record: Record, wording: Wording) -> None:
         """As captured: a stream gets 200 and an error event, the rest a plain 503."""

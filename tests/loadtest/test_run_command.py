@@ -6,7 +6,14 @@ import argparse
 
 import pytest
 
-from loadtest.run_command import CannotRun, _without_secrets, add_to, at_rate, changed
+from loadtest.run_command import (
+    CannotRun,
+    _without_secrets,
+    add_to,
+    at_rate,
+    changed,
+    without_secrets,
+)
 from loadtest.scenario import Constant, Gamma, Model, load_scenario
 
 
@@ -52,3 +59,13 @@ def test_secrets_are_not_written_down() -> None:
     assert said.startswith("run --header 'Authorization: (left out)'")
     assert said.endswith("--seed 1")
     assert "x-team: a" in _without_secrets(["--header", "x-team: a"])
+
+
+def test_an_attached_file_loses_its_secrets() -> None:
+    text = (
+        'password: s3\ntokenizer: path\nurl: "redis://u:s3@host/0"\n  "api_key" = s3\nunit: tokens'
+    )
+    found = without_secrets(text)
+    assert "s3" not in found
+    assert "tokenizer: path" in found
+    assert "unit: tokens" in found
