@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM := .venv-vllm
+PAGE := .venv-page
 PYTHON3_11 ?= $(shell command -v python3.11 || command -v python3)
 STAMP := $(VENV)/.installed
 # The tests of single modules, in halves that take about as long as each other.
@@ -13,7 +14,7 @@ UNIT := $(UNIT_EDGE) $(UNIT_REST)
 # Without kept bytecode a fourth of the time of `make test-unit` would go into compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv venv-vllm demo test test-unit unit-edge unit-rest test-vllm check format bench bench-full peers gate lock clean
+.PHONY: help venv venv-vllm demo test test-unit unit-edge unit-rest test-page test-vllm check format bench bench-full peers gate lock clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
@@ -44,6 +45,14 @@ unit-edge:
 
 unit-rest:
 	$(BIN)/python -m pytest $(UNIT_REST)
+
+test-page: $(STAMP) $(PAGE)/.installed ## look at the live page in the system's Chromium (skipped where there is none)
+	PYTHONPATH=$(PAGE) $(BIN)/python -m pytest tests/page
+
+# A folder beside: it brings a Node.js of 120 MB.
+$(PAGE)/.installed: tests/page/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(PAGE) -r $<
+	touch $@
 
 test-vllm: $(STAMP) venv-vllm ## run the tests before real vLLM replicas on the CPU (2.4 GB of disk, 7 GB of memory, ten minutes)
 	HEADRACE_VLLM=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest tests/vllm
@@ -96,4 +105,4 @@ lock: $(STAMP) ## pin the dependencies anew
 		--no-emit-find-links --output-file=- pyproject.toml >> requirements.lock
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(VLLM) $(PAGE) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

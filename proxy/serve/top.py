@@ -52,7 +52,7 @@ def render(view: View) -> Iterator[str]:
     state = "ready" if view["ready"] else "NOT READY: " + "; ".join(view["reasons"])
     yield f"headrace  {state}  workers {view['workers']}  configuration {view['generation']}"
     traffic = view["traffic"]
-    ttft, tpot = traffic["ttft_ms"], traffic["tpot_ms"]
+    ttft, itl = traffic["ttft_ms"], traffic["itl_ms"]
     yield (
         f"{traffic['requests_per_s']} requests/s  {traffic['in_flight']} in flight  "
         f"{traffic['failures_per_s']} failures/s  {traffic['output_tokens_per_s']} tokens/s out  "
@@ -60,7 +60,7 @@ def render(view: View) -> Iterator[str]:
     )
     yield (
         f"TTFT p50 {_ms(ttft['p50'])} p99 {_ms(ttft['p99'])} ms  "
-        f"TPOT p50 {_ms(tpot['p50'])} p99 {_ms(tpot['p99'])} ms"
+        f"ITL p50 {_ms(itl['p50'])} p99 {_ms(itl['p99'])} ms"
     )
     yield from _table(
         ("replica", "state", "in flight", "pending", "live", "cache"),

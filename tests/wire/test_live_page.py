@@ -54,6 +54,7 @@ async def test_the_feed_shows_what_happens(tmp_path: Path) -> None:
     assert after["traffic"]["requests_per_s"] > 0
     assert after["traffic"]["ttft_ms"]["p50"] > 0
     assert after["traffic"]["tpot_ms"]["p50"] > 0
+    assert after["traffic"]["itl_ms"]["p50"] > 0
     assert [row["id"] for row in after["replicas"]] == ["r0"]
     assert {row["tier"] for row in after["tiers"]} == {"chat"}
     refused, good = after["recent"]

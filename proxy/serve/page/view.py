@@ -25,6 +25,7 @@ _GAUGES = {
     "live_tokens": "headrace_replica_live_kv_tokens",
 }
 _TTFT = "headrace_time_to_first_token_seconds"
+_ITL = "headrace_inter_token_latency_seconds"
 _TPOT = "headrace_time_per_output_token_seconds"
 
 
@@ -115,6 +116,7 @@ def _traffic(change: _Change) -> Document:
         "output_tokens_per_s": _rate(kinds["completion"], change),
         "cached_share": round(kinds["cached"] / prompt, 3) if prompt else None,
         "ttft_ms": _quantiles(change.distributions(_TTFT).values()),
+        "itl_ms": _quantiles(change.distributions(_ITL).values()),
         "tpot_ms": _quantiles(change.distributions(_TPOT).values()),
     }
 

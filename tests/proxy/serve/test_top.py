@@ -17,7 +17,7 @@ def view(**changes: Any) -> dict[str, Any]:
         "output_tokens_per_s": 480.0,
         "cached_share": 0.5,
         "ttft_ms": {"p50": 20.0, "p95": 30.0, "p99": 40.0},
-        "tpot_ms": NONE,
+        "itl_ms": NONE,
     }
     names = ("replicas", "tiers", "slower", "limits", "failures", "recent", "reasons")
     empty: dict[str, Any] = {name: [] for name in names}
@@ -30,7 +30,7 @@ def test_an_idle_gateway_has_three_lines() -> None:
     assert len(lines) == 3
     assert "ready  workers 2" in lines[0]
     assert "50% of prompts cached" in lines[1]
-    assert lines[2] == "TTFT p50 20.0 p99 40.0 ms  TPOT p50 - p99 - ms"
+    assert lines[2] == "TTFT p50 20.0 p99 40.0 ms  ITL p50 - p99 - ms"
 
 
 def test_trouble_is_named() -> None:

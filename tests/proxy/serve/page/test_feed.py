@@ -22,7 +22,7 @@ def test_the_script_knows_all_phases_in_their_order() -> None:
 
 def test_each_place_that_the_script_fills_is_there() -> None:
     script = text("page.js")
-    wanted = set(re.findall(r'\bat\("([\w-]+)"\)', script)) | {"ttft", "tpot"}
+    wanted = set(re.findall(r'\bat\("([\w-]+)"\)', script)) | {"ttft", "itl"}
     wanted |= set(re.findall(r'\bfill\("([\w-]+)"', script))
     assert wanted <= set(re.findall(r'id="([\w-]+)"', text("index.html")))
 
