@@ -7,9 +7,11 @@ cookies nor proxies from the environment are followed.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from backend.dial import REFUSED
 from backend.dialer import Dialer
+from backend.engines.dialect import is_2xx
 from backend.health import Probe
 from backend.http1_client import Connection
 from backend.http1_protocol import Http1Protocol
@@ -69,7 +71,10 @@ class Asker:
     def __repr__(self) -> str:
         return f"<Asker of {self.id}>"
 
-    async def probe(self, path: str, timeout_s: float) -> Probe:
+    async def probe(
+        self, path: str, timeout_s: float, healthy: Callable[[int], bool] = is_2xx
+    ) -> Probe:
+        """`healthy` judges the status of the answer."""
         try:
             status, _ = await self.get(path, timeout_s, max_bytes=0)
         except (TimeoutError, UpstreamTimeout):
@@ -78,7 +83,7 @@ class Asker:
             return Probe.SLOW
         except GatewayError as error:
             return Probe.REFUSED if error.reason == REFUSED else Probe.BAD
-        return Probe.GOOD if 200 <= status < 300 else Probe.BAD
+        return Probe.GOOD if healthy(status) else Probe.BAD
 
     async def fetch(self, path: str, timeout_s: float, max_bytes: int) -> bytes | None:
         """The body of a good answer, cut at `max_bytes`; None when there is none to be had."""

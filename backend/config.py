@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from backend.address import Address, parse_address
+from backend.engines.dialect import Dialect, EngineKind
+from backend.engines.known import DIALECTS
 from core.http2.engines import EngineName
 from core.replica import Replica, prefill_name
 from core.section import Contradictions, FilePath, Secret, Section
@@ -75,6 +77,7 @@ class KvEventsConfig(Section):
 class ReplicaTraits(Section, kw_only=True):
     """What replicas of one kind have in common.
 
+    `engine`: which model server it is (`backend/engines`).
     `protocol`: `auto` is what the TLS handshake (ALPN) agrees on, HTTP/2 if the replica offers it,
     and HTTP/1.1 in the clear; `h2` in the clear is HTTP/2 without asking (prior knowledge).
     `kv_events`: how it tells what its prefix cache holds; `auto` asks its `/kv_event_sources`.
@@ -83,6 +86,7 @@ class ReplicaTraits(Section, kw_only=True):
     """
 
     model: str
+    engine: EngineKind = "vllm"
     protocol: Wire = "auto"
     weight: Annotated[float, Meta(gt=0)] = 1.0
     max_in_flight: Positive | None = None
@@ -91,6 +95,16 @@ class ReplicaTraits(Section, kw_only=True):
     tls: ReplicaTlsConfig | None = None
     kv_events: Literal["auto", "off"] | KvEventsConfig = "auto"
     role: Literal["both", "prefill", "decode"] = "both"
+
+    @property
+    def dialect(self) -> Dialect:
+        return DIALECTS[self.engine]
+
+    @property
+    def kv_source(self) -> Literal["auto", "off"] | KvEventsConfig:
+        """`kv_events`, as far as there is somebody to ask."""
+        asked_in_vain = self.kv_events == "auto" and not self.dialect.tells_sources
+        return "off" if asked_in_vain else self.kv_events
 
 
 class ReplicaConfig(ReplicaTraits, kw_only=True):

@@ -17,40 +17,46 @@ from core.replica import Load
 
 @dataclass(frozen=True, slots=True)
 class LoadNames:
-    """The families of one engine: three gauges, and an info metric with two of its labels."""
+    """The families of one engine: three gauges, the label that tells data-parallel ranks apart,
+    and the size of the cache: the gauge `kv_tokens`, or an info metric with two of its labels."""
 
     running: bytes
     waiting: bytes
     kv_use: bytes
-    cache_info: bytes
-    block_size: bytes
-    blocks: bytes
+    rank: bytes
+    kv_tokens: bytes = b""
+    cache_info: bytes = b""
+    block_size: bytes = b""
+    blocks: bytes = b""
 
 
-def parse_load(text: bytes, names: LoadNames, now: float, engine: int | None = None) -> Load | None:
+def parse_load(text: bytes, names: LoadNames, now: float, rank: int | None = None) -> Load | None:
     """The load at `now` (monotonic seconds), or None when the text does not have it.
 
     Data-parallel engines behind one address are added up, unless one is asked for; their KV use is
     averaged.
     """
-    running = [value for _, value in _samples(text, names.running, engine)]
-    waiting = [value for _, value in _samples(text, names.waiting, engine)]
+    label = b"" if rank is None else b'%b="%d"' % (names.rank, rank)
+    running = [value for _, value in _samples(text, names.running, label)]
+    waiting = [value for _, value in _samples(text, names.waiting, label)]
     if not running or not waiting:
         return None
-    kv_use = [value for _, value in _samples(text, names.kv_use, engine)]
+    kv_use = [value for _, value in _samples(text, names.kv_use, label)]
     return Load(
         running=sum(running),
         waiting=sum(waiting),
         kv_use=sum(kv_use) / len(kv_use) if kv_use else 0.0,
         observed_at=now,
-        kv_tokens=_kv_tokens(text, names, engine),
+        kv_tokens=_kv_tokens(text, names, label),
     )
 
 
-def _kv_tokens(text: bytes, names: LoadNames, engine: int | None) -> int | None:
-    """Blocks times tokens a block, of all engines; None when any of them does not say."""
+def _kv_tokens(text: bytes, names: LoadNames, label: bytes) -> int | None:
+    """Of all engines; None when any of them does not say."""
+    if names.kv_tokens:
+        return int(sum(value for _, value in _samples(text, names.kv_tokens, label))) or None
     total = 0
-    for labels, _ in _samples(text, names.cache_info, engine):
+    for labels, _ in _samples(text, names.cache_info, label):
         block_size = _integer_label(labels, names.block_size)
         blocks = _integer_label(labels, names.blocks)
         if block_size is None or blocks is None:
@@ -59,21 +65,16 @@ def _kv_tokens(text: bytes, names: LoadNames, engine: int | None) -> int | None:
     return total or None
 
 
-def _samples(text: bytes, name: bytes, engine: int | None) -> Iterator[tuple[bytes, float]]:
+def _samples(text: bytes, name: bytes, label: bytes) -> Iterator[tuple[bytes, float]]:
     """Labels and value of every sample of exactly this name whose value is a finite number >= 0;
-    with `engine` only those of that one."""
-    label = None if engine is None else b'engine="%d"' % engine
+    only those that have `label`."""
     at = 0 if text.startswith(name) else _next_line(text, name, 0)
     while at >= 0:
         end = text.find(b"\n", at)
         line = text[at + len(name) : end if end >= 0 else len(text)]
         labels, _, rest = line.rpartition(b"}")
         # A family whose name only begins like this one goes on with another character.
-        if (
-            line[:1] in (b"{", b" ")
-            and (label is None or label in labels)
-            and (value := _number(rest)) is not None
-        ):
+        if line[:1] in (b"{", b" ") and label in labels and (value := _number(rest)) is not None:
             yield labels, value
         at = _next_line(text, name, end) if end >= 0 else -1
 

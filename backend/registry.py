@@ -244,6 +244,7 @@ class Registry:
         watching = (
             identity((config.url, config.protocol, config.tls, config.api_key)),
             config.data_parallel_rank,
+            config.engine,
             upstream.health,
             upstream.metrics,
             upstream.active_health,

@@ -20,11 +20,24 @@ NEVER_FORWARDED = {
     "chat_template": "templates come from the operator only",
     "cache_salt": "the gateway isolates caches by tenant",
     "prompt_embeds": "it steers the engine's internals",
+    "input_ids": "what is asked must be what is counted",
+    "rid": "the gateway names requests",
 }
 NOT_FORWARDED = {
     "kv_transfer_params": "it steers the engine's internals",
     "priority": "the gateway decides about priority",
     "vllm_xargs": "it steers the engine's internals",
+    # SGLang's (srt/entrypoints/openai/protocol.py of 0.5.23)
+    "bootstrap_host": "it steers the engine's internals",
+    "bootstrap_port": "it steers the engine's internals",
+    "bootstrap_room": "it steers the engine's internals",
+    "custom_logit_processor": "it is code",
+    "data_parallel_rank": "the gateway chooses where it goes",
+    "disagg_prefill_dp_rank": "the gateway chooses where it goes",
+    "extra_key": "the gateway isolates caches by tenant",
+    "lora_path": "adapters are models of their own",
+    "routed_dp_rank": "the gateway chooses where it goes",
+    "session_params": "it steers the engine's internals",
 }
 REFUSED = {**NEVER_FORWARDED, **NOT_FORWARDED}
 _LOOKED_AT = frozenset(REFUSED) | {"chat_template_kwargs"}
@@ -62,7 +75,13 @@ class Call(msgspec.Struct, frozen=True):
         if self.stream and not self.wants_usage:
             options = document.get("stream_options")
             document["stream_options"] = {**options, **_USAGE} if options else _USAGE
-        return orjson.dumps(document)
+        body = orjson.dumps(document)
+        # Another model may be asked next, whose replicas know no such fields.
+        if cache_salt:
+            del document["cache_salt"]
+        if priority:
+            del document["priority"]
+        return body
 
 
 def parse_call(body: bytes, refused: Mapping[str, str] = REFUSED) -> Call:

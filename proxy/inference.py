@@ -90,7 +90,7 @@ class Inference:
         if services.body_rules is not None:
             rule = services.body_rules.of(model, surface.path)
             rule.check(call)
-        salt = services.salt_of(principal)
+        salt = "" if model in services.unsalted else services.salt_of(principal)
 
         record.enter("tokenize", now())
         prompt = await self._prompt(asked, model, salt)

@@ -122,6 +122,9 @@ def _message(body: bytes) -> str | None:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        return None
+    # SGLang does not wrap it.
+    error = document if document.get("object") == "error" else document.get("error")
     message = error.get("message") if isinstance(error, dict) else None
     return message if isinstance(message, str) else None

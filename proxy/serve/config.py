@@ -32,10 +32,11 @@ from proxy.request_config import RequestsConfig
 from proxy.serve.cpus import usable_cpus
 from proxy.serve.discover_config import DiscoverConfig, DnsConfig
 from proxy.serve.references import missing_references
+from proxy.serve.replica_faults import replica_faults
 from proxy.tls.config import TlsConfig
 from proxy.tracing.config import TracingConfig
 from ratelimit.config import LimitsConfig, RedisConfig, RedisStoreConfig, Rule
-from routing.config import OF_AN_ADAPTER, ModelConfig, RoutingConfig
+from routing.config import ModelConfig, RoutingConfig
 
 __all__ = [
     "AccessTarget",
@@ -105,8 +106,7 @@ class Config(Section):
     def __post_init__(self) -> None:
         faults = [
             *_name_clashes(self),
-            *_replica_faults(self),
-            *_adapter_faults(self),
+            *replica_faults(self),
             *_variant_faults(self),
             *_passthrough_faults(self),
             *_limit_faults(self),
@@ -122,6 +122,12 @@ class Config(Section):
     def active(self) -> tuple[ReplicaConfig, ...]:
         """The replicas that may get something new."""
         return tuple(replica for replica in self.replicas if not replica.drain)
+
+    @property
+    def models_elsewhere(self) -> frozenset[str]:
+        """Those whose replicas know OpenAI's fields alone, adapters on them included."""
+        named = {r.model for r in (*self.replicas, *self.discover) if not r.dialect.own_fields}
+        return frozenset(m.name for m in self.models if (m.adapter_of or m.name) in named)
 
     @property
     def likely_replicas(self) -> int:
@@ -180,53 +186,6 @@ def _name_clashes(config: Config) -> Iterator[Fault]:
             if name in owners:
                 yield path, f"`{name}` already means {owners[name]}; a name means one model"
             owners.setdefault(name, f"the model `{model.name}` ($.models[{index}])")
-
-
-def _replica_faults(config: Config) -> Iterator[Fault]:
-    names = [model.name for model in config.models]
-    served = set()
-    ids: dict[str, int] = {}
-    for index, replica in enumerate(config.replicas):
-        if replica.role != "prefill":
-            served.add(replica.model)
-        if replica.model not in names:
-            hint = did_you_mean(replica.model, names) or f"; models: {', '.join(names)}"
-            yield f".replicas[{index}].model", f"no model is named `{replica.model}`{hint}"
-        identity = replica.replica.id
-        if (first := ids.setdefault(identity, index)) != index:
-            yield (
-                f".replicas[{index}]",
-                f"has the same id `{identity}` as $.replicas[{first}]; give each its own `id`",
-            )
-    for index, source in enumerate(config.discover):
-        if source.role != "prefill":
-            served.add(source.model)
-        if source.model not in names:
-            hint = did_you_mean(source.model, names) or f"; models: {', '.join(names)}"
-            yield f".discover[{index}].model", f"no model is named `{source.model}`{hint}"
-    for index, model in enumerate(config.models):
-        listed = config.replicas_file is not None  # that file may be empty for now
-        if model.adapter_of is None and model.name not in served and not listed:
-            yield f".models[{index}]", f"no replica serves `{model.name}`; add one to `replicas`"
-
-
-def _adapter_faults(config: Config) -> Iterator[Fault]:
-    bases = {model.name: model.adapter_of for model in config.models}
-    named = [(f".replicas[{index}]", one.model) for index, one in enumerate(config.replicas)]
-    named += [(f".discover[{index}]", one.model) for index, one in enumerate(config.discover)]
-    for place, name in named:
-        if (base := bases.get(name)) is not None:
-            yield f"{place}.model", f"`{name}` is an adapter; name `{base}`"
-    for index, model in enumerate(config.models):
-        base, path = model.adapter_of, f".models[{index}]"
-        if base is None:
-            continue
-        if bases.get(base, base) is not None:
-            hint = did_you_mean(base, list(bases)) or "; name one that is none itself"
-            yield f"{path}.adapter_of", f"`{base}` is no model that has replicas{hint}"
-        for field in msgspec.structs.fields(model):
-            if field.name not in OF_AN_ADAPTER and getattr(model, field.name) != field.default:
-                yield f"{path}.{field.name}", f"is that of `{base}`, which this adapts; remove it"
 
 
 def _variant_faults(config: Config) -> Iterator[Fault]:

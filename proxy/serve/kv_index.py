@@ -246,11 +246,11 @@ class KvIndex:
         followed on."""
         before, self._replicas = self._replicas, {}
         for config in replicas:
-            start = None if config.kv_events == "off" else start_of(config.model)
+            start = None if config.kv_source == "off" else start_of(config.model)
             if start is None:
                 continue
             replica_id = config.replica.id
-            reached = (config.url, config.protocol, config.tls, config.api_key, config.kv_events)
+            reached = (config.url, config.protocol, config.tls, config.api_key, config.kv_source)
             whom = (config.model, config.data_parallel_rank)
             made_of = identity((reached, whom, upstream.timeouts, hashing, block_tokens))
             old = before.pop(replica_id, None)

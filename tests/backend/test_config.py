@@ -96,3 +96,13 @@ def test_a_bad_replica_is_named(values: dict[str, Any], path: str) -> None:
 def test_a_bad_upstream_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigProblems):
         upstream(values)
+
+
+def test_who_can_be_asked_where_its_kv_events_are() -> None:
+    assert [replica(engine=kind).kv_source for kind in ("vllm", "sglang", "openai")] == [
+        "auto",
+        "off",
+        "off",
+    ]
+    told = replica(engine="sglang", kv_events={"endpoint": "tcp://h:5557"})
+    assert told.kv_source == told.kv_events

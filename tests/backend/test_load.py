@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.engines.vllm import VLLM
+from backend.engines.sglang import LOAD as SGLANG
+from backend.engines.vllm import LOAD as VLLM
 from backend.load import parse_load
 
 TEXT = b"""\
@@ -30,10 +31,10 @@ def test_engines_are_added_up() -> None:
 
 
 def test_one_engine_of_several() -> None:
-    load = parse_load(TEXT, VLLM, 7.0, engine=1)
+    load = parse_load(TEXT, VLLM, 7.0, rank=1)
     assert load is not None
     assert (load.running, load.waiting, load.kv_use, load.kv_tokens) == (4, 2, 0.75, 8000)
-    assert parse_load(TEXT, VLLM, 7.0, engine=2) is None
+    assert parse_load(TEXT, VLLM, 7.0, rank=2) is None
 
 
 def test_first_line_and_no_labels_and_no_last_newline() -> None:
@@ -62,3 +63,27 @@ def test_other_text(text: bytes) -> None:
 def test_any_text_ends(start: int, end: int, noise: bytes) -> None:
     load = parse_load(TEXT[:start] + noise + TEXT[end:], VLLM, 1.0)
     assert load is None or load.running >= 0
+
+
+SGLANG_TEXT = b"""# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{dp_rank="0",engine_type="unified",model_name="m",tp_rank="0"} 3.0
+sglang:num_running_reqs{dp_rank="1",engine_type="unified",model_name="m",tp_rank="0"} 1.0
+sglang:num_running_reqs_offline_batch{dp_rank="0",model_name="m"} 100.0
+sglang:num_queue_reqs{dp_rank="0",engine_type="unified",model_name="m",tp_rank="0"} 2.0
+sglang:num_queue_reqs{dp_rank="1",engine_type="unified",model_name="m",tp_rank="0"} 0.0
+sglang:token_usage{dp_rank="0",engine_type="unified",model_name="m",tp_rank="0"} 0.5
+sglang:token_usage{dp_rank="1",engine_type="unified",model_name="m",tp_rank="0"} 0.25
+sglang:max_total_num_tokens{dp_rank="0",engine_type="unified",model_name="m"} 1000.0
+sglang:max_total_num_tokens{dp_rank="1",engine_type="unified",model_name="m"} 1000.0
+sglang:max_total_num_tokens_swa{dp_rank="1",engine_type="unified",model_name="m"} 7.0
+"""
+
+
+def test_sglang_says_it_in_other_words() -> None:
+    load = parse_load(SGLANG_TEXT, SGLANG, 1.0)
+    assert load is not None
+    assert (load.running, load.waiting, load.kv_use, load.kv_tokens) == (4, 2, 0.375, 2000)
+    one = parse_load(SGLANG_TEXT, SGLANG, 1.0, rank=1)
+    assert one is not None
+    assert (one.running, one.waiting, one.kv_use, one.kv_tokens) == (1, 0, 0.25, 1000)
+    assert parse_load(SGLANG_TEXT, VLLM, 1.0) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from beside import beside
 from used_engine import samples, used_engine
 
-from backend.engines.vllm import VLLM
+from backend.engines.vllm import LOAD as VLLM
 from backend.load import parse_load
 from loadtest.replica.exposition import exposition
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from fakes import DONE, EVENT, FakeExchange, lost, stream, whole
 from pipeline_setting import CHAT, Setting, error_of
@@ -57,6 +58,24 @@ async def test_the_chain_ends_with_the_first_failure() -> None:
     assert (exchange.status, error_of(exchange)["message"]) == (503, "Away.")
     assert [asked["model"] for asked in s.limiter.asked] == ["m", "n", "o"]
     assert all(reservation.abandoned for reservation in s.limiter.reservations)
+
+
+async def test_another_model_is_not_told_what_its_replicas_do_not_know() -> None:
+    failing = whole(503, b"{}")
+    s = Setting(
+        failing,
+        failing,
+        GOOD,
+        models=models(fallback=("n",)),
+        principal=Principal("acme", priority=3),
+        prioritized=frozenset({"m"}),
+        unsalted=frozenset({"n"}),
+    )
+    assert (await s.handle()).status == 200
+    sent = [orjson.loads(c.sent[0][2]) for c in s.pool.connections if c.sent]
+    assert [body["model"] for body in sent] == ["m", "m", "n"]
+    assert ["cache_salt" in body for body in sent] == [True, True, False]
+    assert [body.get("priority") for body in sent] == [3, 3, None]
 
 
 async def test_what_was_begun_is_not_begun_again() -> None:

@@ -69,6 +69,15 @@ def test_replicas_may_be_looked_for() -> None:
     assert line == "$.discover[0].model: no model is named `qwen`; did you mean `qwen3`?"
 
 
+def test_models_that_are_served_elsewhere() -> None:
+    models = [{"name": "a", "fallback": ["c"]}, {"name": "c"}, {"name": "d", "adapter_of": "c"}]
+    replicas = [
+        {"url": "http://a:1", "model": "a"},
+        {"url": "https://api.example", "model": "c", "engine": "openai"},
+    ]
+    assert made(models=models, replicas=replicas).models_elsewhere == {"c", "d"}
+
+
 def test_one_that_is_drained_is_not_active() -> None:
     replicas = [
         {"url": "http://a:1", "model": "qwen3", "drain": True},
