@@ -20,7 +20,7 @@ from watchdog import Watchdog
 
 # The same examples in every run, and none kept on disk: a run says of the code, not of luck.
 # Others are looked for with --hypothesis-profile=explore.
-settings.register_profile("repeat", derandomize=True, database=None, max_examples=40, deadline=None)
+settings.register_profile("repeat", derandomize=True, database=None, max_examples=25, deadline=None)
 settings.register_profile("explore", max_examples=400, deadline=None)
 settings.load_profile("repeat")
 

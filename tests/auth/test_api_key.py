@@ -3,13 +3,12 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.api_key import KEY_CHARS, digest_of, is_key, looks_like_key, make_key
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.binary(min_size=32, max_size=32))
 def test_every_key_has_the_form(entropy: bytes) -> None:
     key = make_key(entropy).encode()
@@ -29,7 +28,6 @@ def test_entropy_has_32_bytes(count: int) -> None:
         make_key(bytes(count))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(3, KEY_CHARS - 1), st.data())
 def test_a_mistyped_key_is_seen(entropy: bytes, place: int, data: st.DataObject) -> None:
     key = bytearray(make_key(entropy).encode())

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.config import DEFAULT_ALGORITHMS
@@ -154,7 +154,6 @@ _VALUE = st.one_of(_VALUES, st.lists(_VALUES, max_size=3), st.sampled_from(["EC"
 _NAMES = ("kty", "alg", "use", "kid", "crv", "x", "y", "n", "e", "key_ops", "d")
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(_NAMES), _VALUE), max_size=4))
 def test_no_member_breaks_the_parser(members: list[dict[str, Any]]) -> None:
     with contextlib.suppress(KeySetError):

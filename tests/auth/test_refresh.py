@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.refresh import BURST, MAX_ABSENT, AbsentKeys, History, RefreshPolicy
@@ -19,7 +19,6 @@ def test_three_at_once_then_one_per_cool_down() -> None:
     assert [round(at, 1) for at in begun[BURST:]] == [110, 120, 130, 140, 150, 160, 170, 180, 190]
 
 
-@settings(max_examples=30)
 @given(
     st.lists(st.floats(0, 25), min_size=1, max_size=60),
     st.lists(st.booleans(), min_size=60, max_size=60),

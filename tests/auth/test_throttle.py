@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.throttle import AddressBuckets, network_of
@@ -52,7 +52,6 @@ def test_the_table_is_bounded() -> None:
     assert buckets.wait_s("b", 0.0) > 0
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.floats(0.1, 100),
     st.integers(1, 20),

@@ -4,7 +4,7 @@ from typing import Any
 
 import httptools
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.framing import (
@@ -88,7 +88,6 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(LINES, max_size=5), st.sampled_from([b"\r\n", b"\n", b"\r\n\r\n"]))
 def test_cut_heads_are_what_the_parser_sees(lines: list[bytes], separator: bytes) -> None:
     raw = b"HTTP/1.1 200 OK\r\n" + separator.join(lines) + b"\r\n\r\n"

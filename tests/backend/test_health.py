@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.config import HealthConfig
@@ -281,7 +281,6 @@ class TestModel:
         assert names(group, 5.0) == ["0"]
         assert not group.usable()
 
-    @settings(max_examples=30, deadline=None)
     @given(
         st.integers(1, 6),
         st.lists(

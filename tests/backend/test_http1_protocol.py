@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.framing import HEAD_BYTES, HEADERS, INFORMATIONAL
@@ -37,7 +37,6 @@ class TestResponses:
         assert reader.reads == [EVENT + EVENT, EVENT]
         assert reader.ended
 
-    @settings(max_examples=40, deadline=None)
     @given(
         bodies=st.lists(st.binary(min_size=1, max_size=40), max_size=6),
         cuts=st.lists(st.integers(0, 400), max_size=8),
@@ -205,7 +204,6 @@ class TestRefused:
         assert reader.error is not None
         assert "secret" not in str(reader.error)
 
-    @settings(max_examples=40, deadline=None)
     @given(st.binary(max_size=60), st.integers(0, 120), st.integers(0, 30))
     def test_mutated_responses_never_crash(
         self, new_wire: Any, noise: bytes, at: int, drop: int

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from http2_wire import SSE, ProtocolWire
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from replica_wire import Reader
 
@@ -241,7 +241,6 @@ FRAMES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(sent=FRAMES, client=st.sampled_from(["nghttp2", "h2"]))
 def test_no_frames_break_anything_but_the_connection(sent: list[bytes], client: str) -> None:
     """Whatever comes, each handler is told one end at the most, and nothing is left behind."""

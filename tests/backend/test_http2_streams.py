@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from http2_wire import SSE, StreamsWire
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from replica_wire import Reader
 
@@ -65,7 +65,6 @@ def test_a_thousand_small_frames_of_one_read_are_one_call(new_wire: NewWire) -> 
     assert reader.reads == [b"data: x\n\n" * 1000]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     bodies=st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=5),
     cuts=st.lists(st.integers(0, 600), max_size=8),

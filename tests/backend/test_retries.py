@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.retries import WINDOW_S, RetryBudget
@@ -36,7 +36,6 @@ def test_a_long_pause_forgets_everything() -> None:
     assert taken(budget, 3.0 + 1000 * WINDOW_S) == 3
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 3), st.booleans()), max_size=120))
 def test_never_more_than_the_bound_in_a_window(steps: list[tuple[float, bool]]) -> None:
     budget, now = RetryBudget(0.1, 2), 0.0

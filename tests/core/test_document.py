@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.document import parse
@@ -83,7 +83,6 @@ def test_what_cannot_be_read_says_where(text: str, fault: str) -> None:
         parse(text)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.text(max_size=40))
 def test_no_text_raises_anything_else(text: str) -> None:
     with contextlib.suppress(ConfigError):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
@@ -251,7 +251,6 @@ documents = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(documents)
 def test_any_document_becomes_sections_or_named_problems(document: Any) -> None:
     made, problems = outcome(document)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core import metric_rows
@@ -77,7 +77,6 @@ def test_many_observations_of_one_value_are_as_many_observations() -> None:
     assert metrics.board.collect()["headrace_h"].series[()] == [9.5, 0.0, 3.0, 1.0]
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.floats(-1e6, 1e6), max_size=30),
     st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8, unique=True).map(sorted),

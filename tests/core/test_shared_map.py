@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.shared_map import SharedMap
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 def test_agrees_with_a_dictionary(seed: int, entries: int) -> None:
     rng = random.Random(seed)

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.shared_wide_map import WideMap
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32))
 def test_agrees_with_a_dictionary(seed: int) -> None:
     rng = random.Random(seed)

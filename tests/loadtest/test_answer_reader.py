@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.answer_reader import AnswerReader
@@ -64,7 +64,6 @@ def test_the_role_is_no_content() -> None:
     assert (reader.pieces, reader.first_at, reader.last_at, reader.gaps) == (2, 3.0, 4.0, [1.0])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=60))
 def test_it_is_read_alike_however_it_is_cut(sizes: list[int]) -> None:
     data, parts = b"".join(WHOLE), []

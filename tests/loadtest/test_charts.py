@@ -6,12 +6,11 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.charts import Line, Span, bars, lines, round_up, short, spans
 
-FEW = settings(max_examples=50, deadline=None)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -19,7 +18,6 @@ def parsed(svg: str) -> ElementTree.Element:
     return ElementTree.fromstring(svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
 
 
-@FEW
 @given(st.lists(st.none() | st.floats(0, 1e7), max_size=100))
 def test_a_line_stays_in_its_picture_and_skips_what_is_not_known(
     values: list[float | None],
@@ -40,7 +38,6 @@ def test_a_gap_begins_a_new_piece() -> None:
     assert re.findall("[ML]", path.get("d", "")) == ["M", "M", "L"]
 
 
-@FEW
 @given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 3), max_size=10))
 def test_a_span_lies_on_its_row_in_order(drawn: list[tuple[float, float, float]]) -> None:
     rows = [Span("<n>", *sorted(each)) for each in drawn]
@@ -56,7 +53,6 @@ def test_a_span_lies_on_its_row_in_order(drawn: list[tuple[float, float, float]]
     assert len(tree.findall(f"{SVG}g")) == len(rows)
 
 
-@FEW
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=61))
 def test_every_bin_that_is_not_empty_has_a_bar(counts: list[int]) -> None:
     tree = parsed(bars("a", "ms", counts, 0.01, 10))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.replica.prefix_cache import PrefixCache
@@ -45,7 +45,6 @@ def test_the_least_recently_used_goes_and_tails_go_before_heads():
 ids = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(ids, max_size=8), ids)
 def test_a_match_is_the_longest_common_run_of_blocks(seen, prompt):
     cache = PrefixCache(num_blocks=10_000, block_size=2)

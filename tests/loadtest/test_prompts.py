@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.prompts import Corpus, body, opening, question
@@ -18,7 +18,6 @@ def session(number: int, **changes: object) -> Session:
     return draw_session(whole, 5, number, 0.0)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 1 << 40), st.integers(1, 200_000))
 def test_as_many_words_as_asked_for(place: int, count: int) -> None:
     assert len(CORPUS.words(place, count).split(" ")) == count

@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.scenario import (
@@ -28,7 +28,6 @@ from loadtest.scenario import (
 )
 from loadtest.schedule import draw, draw_session, due_times, plan
 
-FEW = settings(max_examples=25, deadline=None)
 KINDS: list[Arrivals] = [
     Constant(rate=20),
     Poisson(rate=20),
@@ -57,7 +56,6 @@ def test_a_closed_loop_has_no_due_times() -> None:
     assert plan(scenario(arrivals=Closed(users=3)), 1) == []
 
 
-@FEW
 @given(st.sampled_from(KINDS), st.integers(0, 1 << 30), st.floats(0.1, 5))
 def test_due_times_rise_and_lie_within_the_run(kind: Arrivals, seed: int, total_s: float) -> None:
     times = due_times(kind, total_s, random.Random(seed))
@@ -88,7 +86,6 @@ def test_burstiness_is_the_spread_of_the_gaps() -> None:
     assert variance**0.5 / mean == pytest.approx(2.0, rel=0.1)
 
 
-@FEW
 @given(st.integers(0, 1 << 30))
 def test_sizes_keep_their_bounds(seed: int) -> None:
     rng = random.Random(seed)
@@ -98,7 +95,6 @@ def test_sizes_keep_their_bounds(seed: int) -> None:
     assert draw(4, rng) == 4
 
 
-@FEW
 @given(st.integers(0, 1 << 30), st.integers(0, 1000))
 def test_a_session_depends_on_seed_and_number_alone(seed: int, number: int) -> None:
     drawn = draw_session(scenario(), seed, number, 1.0)

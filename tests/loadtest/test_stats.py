@@ -6,7 +6,7 @@ import random
 import statistics
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.stats import (
@@ -19,11 +19,9 @@ from loadtest.stats import (
     replicates,
 )
 
-FEW = settings(max_examples=50, deadline=None)
 VALUES = st.lists(st.floats(0, 1e6), min_size=2, max_size=200)
 
 
-@FEW
 @given(VALUES, st.integers(1, 99))
 def test_percentiles_are_those_of_type_7(values: list[float], percent: int) -> None:
     expected = statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
@@ -39,7 +37,6 @@ def test_far_tails_need_many_samples() -> None:
     assert [needed(quantile) for quantile in (0.5, 0.95, 0.99, 0.999)] == [1, 1, 500, 5000]
 
 
-@FEW
 @given(st.lists(st.floats(0, 10, exclude_max=True), max_size=100))
 def test_windows_keep_every_value(instants: list[float]) -> None:
     windows = into_windows(instants, instants, 0.0, 10.0)
@@ -77,7 +74,6 @@ def test_requests_that_fare_alike_widen_the_interval() -> None:
     assert of_slow == (1.0, 5.0)
 
 
-@FEW
 @given(st.lists(st.floats(1e-6, 1e9), max_size=100))
 def test_every_value_is_in_a_bin(values: list[float]) -> None:
     assert sum(log_bins(values, 0.01, 10, 61)) == len(values)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.replica.options import DEMO_MODEL
@@ -22,7 +22,6 @@ def test_the_demonstration_tokenizer_is_small_and_complete():
         assert REFERENCE.token_to_id(special) is not None
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.text(max_size=60))
 def test_ids_are_those_of_the_reference(text):
     assert SPEECH.encode(text) == REFERENCE.encode(text, add_special_tokens=False).ids
@@ -49,7 +48,6 @@ def test_messages_that_are_none_are_refused():
         SPEECH.chat_ids({"messages": [1]})
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 4095), min_size=1, max_size=40), st.integers(1, 50))
 def test_answers_depend_on_the_prompt_alone_and_encode_to_their_ids(prompt, count):
     ids = SPEECH.answer_ids(prompt, count)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import ConfigError
@@ -119,7 +119,6 @@ def test_even_the_worst_record_fits_one_line() -> None:
     assert len(_careful_line(record)) <= LINE_BYTES
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.sampled_from(TEXTS), st.text(max_size=60), max_size=4))
 def test_any_text_gives_one_ascii_line_that_parses(texts: dict[str, str]) -> None:
     line = _careful_line(AccessRecord(**{"request_id": "r", **texts}))

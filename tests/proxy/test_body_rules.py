@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import BadRequest
@@ -136,7 +136,6 @@ def test_a_bound_of_the_client_is_kept_and_without_a_rule_none_is_set() -> None:
 COUNTS = st.one_of(st.none(), st.integers(0, 60))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     n=st.one_of(st.none(), st.integers(1, 8)),
     best_of=st.one_of(st.none(), st.integers(1, 8)),

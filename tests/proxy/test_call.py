@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import BadRequest
@@ -237,7 +237,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(document=st.dictionaries(st.text('abx\u2028\u00e9 "\\', max_size=8), JSON, max_size=4))
 def test_what_is_forwarded_is_what_was_read(document: dict[str, Any]) -> None:
     data = orjson.dumps({**document, "model": "m"})
@@ -249,7 +248,6 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(document=st.dictionaries(NAMES, JSON, max_size=5))
 def test_any_value_of_a_known_field_is_taken_or_refused(document: dict[str, Any]) -> None:
     call = outcome(orjson.dumps({"model": "m"} | document))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import (
@@ -158,7 +158,6 @@ def test_paths_that_are_refused(path: str) -> None:
         gate.check_path(path)
 
 
-@settings(max_examples=50, deadline=None)
 @given(head=st.binary(max_size=120))
 def test_a_raw_head_passes_or_is_a_bad_request(head: bytes) -> None:
     try:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scanning import Collected, scan
 from sse import CONTENT, DONE, ERROR, PLACES, USAGE, Event, cut, streams
@@ -15,7 +15,6 @@ def joined(events: list[Event]) -> bytes:
     return b"".join(event.raw for event in events)
 
 
-@settings(max_examples=50, deadline=None)
 @given(events=streams(), places=PLACES, strip=st.booleans())
 def test_everything_passes_but_the_usage_chunk(
     events: list[Event], places: list[int], strip: bool
@@ -49,7 +48,6 @@ def test_one_read_with_two_terminators() -> None:
     assert scanner.events == 1
 
 
-@settings(max_examples=50, deadline=None)
 @given(events=streams((b"\n", b"\r\n")), more=st.integers(0, 60), places=PLACES)
 def test_whole_events_alone_pass(events: list[Event], more: int, places: list[int]) -> None:
     data = joined(events)
@@ -61,14 +59,12 @@ def test_whole_events_alone_pass(events: list[Event], more: int, places: list[in
         assert scanner.finish() == behind
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.binary(max_size=200), places=PLACES)
 def test_bytes_that_are_no_events_pass_too(data: bytes, places: list[int]) -> None:
     for strip in (False, True):
         assert scan(cut(data, places), strip=strip)[0] == data
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     lines=st.lists(
         st.sampled_from([b"data: x", b"data:", b"", b"", b"\n", b"\r", b"\r\n", b":"]), max_size=20

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 from fakes import DONE, EVENT, OVERLOADED, USAGE_EVENT
-from hypothesis import given, settings
+from hypothesis import given
 from sse import PLACES, USAGE, Event, cut, streams
 
 from core.errors import GatewayError, UpstreamError
@@ -75,7 +75,6 @@ def test_a_stream() -> None:
     assert (relay.body.events, relay.body.usage, relay.body.error) == (2, None, None)
 
 
-@settings(max_examples=50, deadline=None)
 @given(events=streams(), places=PLACES)
 def test_any_split_gives_the_same_stream(events: list[Event], places: list[int]) -> None:
     events = [event for event in events if event.kind != "done"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit.bucket import (
@@ -89,7 +89,6 @@ def test_fill_time_is_the_first_instant_at_which_enough_flowed_in(
         assert (time_us - 1) * rate / window_s < missing
 
 
-@settings(max_examples=40)
 @given(limits, st.lists(st.tuples(st.integers(-MINUTE_US, MINUTE_US), st.floats(0, 1))), st.data())
 def test_never_more_than_capacity_and_rate_is_granted(
     limit: Limit, steps: list[tuple[int, float]], data: st.DataObject

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from charges import REQUESTS, STREAMS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.principal import Principal
@@ -40,7 +40,6 @@ def keys_in_store(rule: Rule, caller: Principal, model: str = "m", address: str 
     return [key.decode() for key in Commands("pre:fix", 1)._keys(plan)]
 
 
-@settings(max_examples=60)
 @given(rules, names, names | st.just(""), names, names)
 def test_a_key_says_whose_bucket_it_is(
     rule: Rule, tenant: str, organisation: str, user: str, model: str

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from charges import REQUESTS, STREAMS, TOKENS, charge_of, plan_of, tokens
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.principal import Principal
@@ -99,7 +99,6 @@ async def test_full_buckets_are_forgotten() -> None:
     assert len(store._levels) <= SWEEP_AT_LEAST
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 150), st.booleans())))
 async def test_what_is_charged_in_the_end_is_what_was_used(
     requests: list[tuple[int, int, bool]],

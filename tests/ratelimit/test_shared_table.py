@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from charges import REQUESTS, STREAMS, TOKENS, charge_of, plan_of, tokens
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.principal import Principal
@@ -166,7 +166,6 @@ step = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(step, max_size=40))
 async def test_it_is_the_same_as_the_store_in_memory(
     trace: list[tuple[str, int, int, int]],

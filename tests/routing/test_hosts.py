@@ -202,7 +202,6 @@ def test_any_bytes_are_a_message_or_a_value_error(data: bytes) -> None:
         max_size=30,
     )
 )
-@settings(max_examples=60)
 def test_totals_are_those_of_who_is_there(
     history: list[tuple[int, Kind, dict[int, Row], bool]],
 ) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -179,7 +179,6 @@ class Naive:
         return count
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_agrees_with_a_naive_index(seed: int, capacity: int) -> None:
     rng = random.Random(seed)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import BadRequest
@@ -221,7 +221,6 @@ PLAIN = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(PLAIN | ODD, max_size=4), st.booleans(), st.integers(0, 1200))
 def test_plain_chats_come_out_as_normalised(
     messages: list[Any], as_parts: bool, limit: int
@@ -232,7 +231,6 @@ def test_plain_chats_come_out_as_normalised(
         assert not exceeds([messages], limit)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(PLAIN, min_size=1, max_size=4), st.booleans(), st.integers(0, 1200))
 def test_only_weight_makes_common_chats_unusual(
     messages: list[Any], as_parts: bool, limit: int

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -272,7 +272,6 @@ def random_fleet(rng: random.Random) -> Fleet:
     return fleet
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32))
 def test_chooses_as_the_rules_written_plainly(seed: int) -> None:
     rng = random.Random(seed)

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.kv_events import CPU, DISK, GPU, Cleared, Event, Removed, Stored
@@ -257,7 +257,6 @@ class Engine:
         return found
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 3, 4, 8, 12, 16]), st.integers(1, 60))
 def test_what_is_held_is_what_the_engine_would_find(seed: int, size: int, length: int) -> None:
     engine = Engine(random.Random(seed), size)

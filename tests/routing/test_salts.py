@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.principal import Principal
@@ -38,7 +38,6 @@ def may_share(a: Principal, b: Principal, share: ShareCache) -> bool:
     return a.tenant == b.tenant
 
 
-@settings(max_examples=60, deadline=None)
 @given(a=CALLERS, b=CALLERS, share=st.one_of(st.just("tenant"), st.just("organisation"), groups()))
 def test_two_callers_have_one_salt_exactly_when_they_may_share(
     a: Principal, b: Principal, share: ShareCache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.kv.events import Batch
@@ -240,7 +240,6 @@ class Publisher:
         self.do(self.stream.connected())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 120))
 def test_whatever_happens_what_is_applied_is_an_unbroken_end(
     seed: int, replayable: bool, length: int

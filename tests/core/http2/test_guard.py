@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.http2 import frames
@@ -195,7 +195,6 @@ def test_priority_is_of_a_stream() -> None:
     assert judge.code == ErrorCode.PROTOCOL_ERROR
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     counts=st.lists(
         st.tuples(st.sampled_from(sorted(FLOODS)), st.integers(1, 200)), min_size=1, max_size=6

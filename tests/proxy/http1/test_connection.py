@@ -6,7 +6,7 @@ import orjson
 import pytest
 from edge import Edge, answer, replies
 from hostile import AMBIGUOUS_BODIES, REFUSED, SMUGGLED, chunked, request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import MisdirectedRequest
@@ -67,7 +67,6 @@ def test_a_doubtful_head_is_refused(data: bytes, status: int) -> None:
     assert edge.requests == []
 
 
-@settings(max_examples=50, deadline=None)
 @given(name=st.sampled_from(sorted(REFUSED)), places=PLACES)
 def test_a_doubtful_head_is_refused_however_it_arrives(name: str, places: list[int]) -> None:
     data, status = REFUSED[name]
@@ -164,7 +163,6 @@ def chunks(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return b"".join(parts), encoded + b"0\r\n" + trailer + b"\r\n"
 
 
-@settings(max_examples=50, deadline=None)
 @given(bodies=st.lists(BODIES, min_size=1, max_size=4), last=chunks(), places=PLACES)
 def test_any_split_gives_the_same_requests(
     bodies: list[bytes], last: tuple[bytes, bytes], places: list[int]
@@ -182,7 +180,6 @@ def test_any_split_gives_the_same_requests(
     assert not edge.transport.over
 
 
-@settings(max_examples=40, deadline=None)
 @given(body=chunks(), behind=st.sampled_from([GET, b"garbage", SMUGGLED * 2]), places=PLACES)
 def test_what_follows_a_chunked_body_does_no_harm_to_it(
     body: tuple[bytes, bytes], behind: bytes, places: list[int]

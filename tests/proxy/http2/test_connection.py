@@ -7,7 +7,6 @@ import pytest
 from http2_edge import Http2Edge
 from http2_frames import GET, POST, SETTINGS_ACK, data, ping, reset, settings, window_update
 from hypothesis import given
-from hypothesis import settings as settings_of_examples
 from hypothesis import strategies as st
 
 from core.errors import GatewayError
@@ -219,7 +218,6 @@ def test_nothing_is_kept_of_a_stream_that_ended(edge: Http2Edge) -> None:
     assert edge.listener.admission.buffered == 0
 
 
-@settings_of_examples(max_examples=30, deadline=None)
 @given(
     name=st.sampled_from(["nghttp2", "h2"]),
     cuts=st.lists(st.integers(min_value=1, max_value=600), min_size=1, max_size=8),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.listen.address import Address, parse_address
@@ -73,7 +73,6 @@ def test_who_can_reach_it(text: str, loopback: bool) -> None:
     assert parse_address(text).is_loopback is loopback
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.ip_addresses(), st.integers(0, 65535))
 def test_every_ip_address_survives_the_way_through_text(ip: object, port: int) -> None:
     address = Address(host=str(ip), port=port)

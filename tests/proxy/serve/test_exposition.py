@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import exposition
 from prometheus_client.metrics_core import Metric
@@ -69,7 +69,6 @@ def test_slices_joined_are_what_the_library_renders_whole() -> None:
     assert text(board, True).encode() == whole
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=4, unique=True), st.text(max_size=20))
 def test_any_label_value_comes_back_from_both_formats(values: list[str], other: str) -> None:
     board = MetricsBoard(1)

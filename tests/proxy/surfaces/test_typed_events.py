@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.surfaces.messages_shape import MESSAGES
@@ -85,7 +85,6 @@ def test_a_whole_stream(shape: Shape, stream: list[bytes]) -> None:
 
 @pytest.mark.parametrize(("shape", "stream"), STREAMS)
 @given(cuts=st.lists(st.integers(0, 900)), ending=st.sampled_from([b"\n", b"\r\n", b"\r"]))
-@settings(max_examples=60, deadline=None)
 def test_it_is_the_same_however_the_bytes_come(
     shape: Shape, stream: list[bytes], cuts: list[int], ending: bytes
 ) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.serve.supervise.messages import (
@@ -52,7 +52,6 @@ def test_what_is_said_is_understood(message: Message) -> None:
     assert Frames().feed(encode(message)) == [message]
 
 
-@settings(max_examples=50)
 @given(st.lists(st.sampled_from(ALL)), st.lists(st.integers(1, 40)))
 def test_however_it_is_cut(messages: list[Message], cuts: list[int]) -> None:
     data = b"".join(map(encode, messages))
