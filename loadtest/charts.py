@@ -129,10 +129,10 @@ def waterfall(label: str, unit: str, rows: Sequence[Bar]) -> str:
     def x(value: float) -> float:
         return _LEFT + (right - _LEFT) * value / top
 
-    parts = []
-    for n in range(5):
-        parts.append(_rule(x(top * n / 4), _TOP, x(top * n / 4), floor, "grid"))
-        parts.append(_text(x(top * n / 4), height - 12, f"{short(top * n / 4)} {unit}"))
+    parts, step = [], round_up(top / 5)
+    for n in range(int(top / step) + 1):
+        parts.append(_rule(x(n * step), _TOP, x(n * step), floor, "grid"))
+        parts.append(_text(x(n * step), height - 12, f"{short(n * step)} {unit}"))
     for number, row in enumerate(rows):
         y = _TOP + 24 * number + 4
         wide = max(x(row.length) - _LEFT, 1.5)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.charts import Line, Span, bars, lines, round_up, short, spans
+from loadtest.charts import Bar, Line, Span, bars, lines, round_up, short, spans, waterfall
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -69,3 +69,22 @@ def test_round_up(value: float, up: float) -> None:
 )
 def test_short(value: float, text: str) -> None:
     assert short(value) == text
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=12))
+def test_a_waterfall_stays_in_its_picture(lengths: list[float]) -> None:
+    rows = [Bar(f"<{n}>", "a", sum(lengths[:n]), each, "x") for n, each in enumerate(lengths)]
+    tree = parsed(waterfall("a & b", "ms", rows))
+    found = tree.findall(f"{SVG}rect")
+    assert len(found) == len(rows)
+    edges = [(float(each.get("x", "")), float(each.get("width", ""))) for each in found]
+    assert all(left >= 0 and left + wide <= 760 for left, wide in edges)
+
+
+def test_marks_are_drawn_and_a_scale_may_leave_out_zero() -> None:
+    drawn = [Line("n", "a", [100, 101, 102])]
+    tree = parsed(lines("a", "MiB", drawn, [(1, "replica_down")], from_zero=False))
+    words = [each.text for each in tree.findall(f"{SVG}text")]
+    assert "replica_down" in words
+    assert "0" not in words
+    assert "0" in [each.text for each in parsed(lines("a", "MiB", drawn)).findall(f"{SVG}text")]
