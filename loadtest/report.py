@@ -189,10 +189,10 @@ def _repeat(result: Result) -> list[str]:
     about = dict(result.about)
     attached: dict[str, str] = about.pop("attached", {})
     parts = ["<h2>To repeat it</h2>", f"<pre>{html.escape(str(about.pop('command', '')))}</pre>"]
+    facts = {key: value for key, value in about.items() if not isinstance(value, dict)}
     for name in ("machine", "versions"):
-        facts = about.pop(name, {})
-        parts.append(_pairs((key, _said(value)) for key, value in facts.items()))
-    parts.append(_pairs((k, _said(v)) for k, v in about.items() if not isinstance(v, dict)))
+        facts.update(about.pop(name, {}))
+    parts.append(_pairs((key, _said(value)) for key, value in facts.items()))
     for key, value in about.items():
         if isinstance(value, dict):
             text = json.dumps(value, indent=2, ensure_ascii=False)

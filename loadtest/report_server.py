@@ -107,8 +107,8 @@ def processes(result: Result) -> list[str]:
 
 
 def per_second(series: Series, count: int) -> list[float | None]:
-    """The last value of each second of the run; bytes in MiB, and of a CPU clock how much of the
-    time since the value before it was used, in percent."""
+    """The last value of each second of the run, or of the one before it; bytes in MiB, and of a
+    CPU clock how much of the time since the value before it was used, in percent."""
     values: list[float | None] = [None] * count
     before: tuple[float, float] | None = None
     for at, value in zip(series.at_s, series.values, strict=True):
@@ -120,4 +120,7 @@ def per_second(series: Series, count: int) -> list[float | None]:
             before = at, value
         if 0 <= at < count:
             values[int(at)] = shown
-    return values
+    return [
+        values[n - 1] if each is None and n and n < count - 1 and values[n + 1] else each
+        for n, each in enumerate(values)
+    ]

@@ -31,8 +31,8 @@ figure { margin: 1rem 0; } figcaption { font-weight: 600; font-size: 14px; }
   border-radius: 2px; background: var(--a); }
 .key.b::before { background: var(--b); } .key.c::before { background: var(--c); }
 details { margin: .5rem 0; } summary { cursor: pointer; }
-pre { overflow-x: auto; font-size: 12px; background: var(--card); padding: .7rem;
-  border-radius: .4rem; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px; background: var(--card);
+  padding: .7rem; border-radius: .4rem; }
 svg { display: block; width: 100%; min-width: 34rem; height: auto;
   font: 12px system-ui, sans-serif; }
 svg text { fill: var(--soft); } svg text.ink { fill: var(--ink); }

@@ -71,7 +71,7 @@ class FakeReplica:
         self.speech = _speech(self.options.tokenizer, self.options.chat_template)
         self._answers: dict[Job, Answer] = {}
         self._changed = asyncio.Event()
-        self.stored = Stored(self)
+        self.stored = Stored(self, lambda: self._behaviour)
         self._numbers = itertools.count(1)
         self._date = (0, "")
         self._returns: asyncio.TimerHandle | None = None
