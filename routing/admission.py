@@ -13,7 +13,6 @@ deadlines four times as often as others.)
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from core.claim import NOBODY, Claim
 from routing.config import AdmissionConfig
+from routing.fair_turns import in_turns
 from routing.score import Wish
 
 WINDOW = 32
@@ -282,28 +282,9 @@ class AdmissionQueue:
 
     def _in_order(self, priority: int) -> Iterator[Waiter]:
         """The waiters of a class, tenants taking turns by their weights."""
-        lines = self._classes[priority].lines
-        if len(lines) == 1:
-            yield from next(iter(lines.values())).waiters.values()
-            return
-        virtual, used = self._virtual, self._used.get
-        turns: list[tuple[float, int, _Line, Iterator[int] | None]] = [
-            (max(virtual, used(tenant, virtual)), next(iter(line.waiters)), line, None)
-            for tenant, line in lines.items()
-        ]
-        heapq.heapify(turns)
-        while turns:
-            start, number, line, followers = turns[0]
-            waiter = line.waiters[number]
-            yield waiter
-            if followers is None:  # made for the few whose turn comes, of perhaps a thousand
-                followers = islice(line.waiters, 1, None)
-            follower = next(followers, None)
-            if follower is None:
-                heapq.heappop(turns)
-            else:
-                start += waiter.tokens / self.config.weight_of(waiter.tenant)
-                heapq.heapreplace(turns, (start, follower, line, followers))
+        rank = self._classes[priority]
+        weight_of = self.config.weight_of
+        return in_turns(rank.arrivals, rank.lines, self._used, self._virtual, weight_of)
 
     def _victim(self, arriving: Waiter) -> Waiter | None:
         """Who makes room: the newest of whoever has most of the queue for its weight, in the last

@@ -15,6 +15,7 @@ from routing.member import NEVER, Member
 _COLD_AFTER_S = 10.0
 _FORGET_AFTER_S = 120.0
 _SMOOTHING = 0.05
+_OUTLIER = 11.0
 
 
 class ModelFleet:
@@ -87,9 +88,11 @@ class ModelFleet:
             member.use(member.replica, config, index)
 
     def observed(self, output_tokens: int) -> None:
-        """An answer ended with so many tokens."""
+        """An answer ended with so many tokens. An outlier, or a figure that a replica made up,
+        moves the mean by half at most."""
         if output_tokens > 0:
-            self.output_tokens += _SMOOTHING * (output_tokens - self.output_tokens)
+            bounded = min(output_tokens, _OUTLIER * self.output_tokens)
+            self.output_tokens += _SMOOTHING * (bounded - self.output_tokens)
 
     def _change(self, replicas: Sequence[Replica], now: float) -> None:
         known = {member.replica.id: member for member in self.members}

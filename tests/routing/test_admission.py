@@ -263,3 +263,12 @@ def test_sums_stay_true(steps: list[tuple[int, int, str]]) -> None:
         assert len(queue) == len(inside) <= 8
         assert queue.tokens == sum(one.tokens for one in inside.values())
         assert queue.bytes == sum(one.size for one in inside.values()) <= 900
+
+
+def test_a_client_that_leaves_is_out_of_a_long_line_at_once() -> None:
+    waiters = [waiter(5, f"t{number % 7}", size=3) for number in range(5000)]
+    queue = queue_of(*waiters, max_waiting=5000)
+    for one in waiters[::2]:
+        queue.leave(one)
+    assert (len(queue), queue.bytes, queue.tokens) == (2500, 7500, 12_500)
+    assert served(queue, 3) == waiters[1:6:2]

@@ -101,6 +101,8 @@ def test_means_follow_the_answers() -> None:
     for _ in range(200):
         fleet.observed(50)
     assert 49 < fleet.output_tokens < 51
+    fleet.observed(2**31)  # a replica's word for it
+    assert fleet.output_tokens < 80
 
 
 def test_a_reported_cache_size_is_taken_unless_configured() -> None:
