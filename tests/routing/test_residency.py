@@ -194,6 +194,8 @@ class Engine:
         self.size = size
         self.copies: dict[tuple[bytes, int], int] = {}
         self.prompts: list[tuple[str, list[int]]] = []
+        self.walks: list[tuple[Sequence[object], list[int]]] = []
+        """Of each prompt its names and its canonical blocks."""
 
     def prompt(self) -> tuple[str, list[int]]:
         chance = self.chance
@@ -205,6 +207,7 @@ class Engine:
             salt = chance.choice(["", "a"])
         found = (salt, [*tokens, *(chance.randrange(3) for _ in range(chance.randrange(1, 30)))])
         self.prompts.append(found)
+        self.walks.append((self.names(*found), keys(found[1], salt)))
         return found
 
     def names(self, salt: str, tokens: Sequence[int]) -> Sequence[object]:
@@ -243,16 +246,18 @@ class Engine:
 
     def truth(self) -> dict[int, int]:
         """Canonical blocks that a walk from the start of any prompt finds, and their tier."""
+        best: dict[object, int] = {}
+        for name, tier in self.copies:
+            best[name] = min(tier, best.get(name, NOWHERE))
         found: dict[int, int] = {}
-        for salt, tokens in self.prompts:
+        for names, canonical in self.walks:
             worst, whole = GPU, 0
-            for name in self.names(salt, tokens):
-                best = min((tier for held, tier in self.copies if held == name), default=NOWHERE)
-                worst = max(worst, best)
+            for name in names:
+                worst = max(worst, best.get(name, NOWHERE))
                 if worst == NOWHERE:
                     break
-                whole += self.size
-                for key in keys(tokens[:whole], salt)[max(whole - self.size, 0) // CANONICAL :]:
+                begin, whole = whole // CANONICAL, whole + self.size
+                for key in canonical[begin : whole // CANONICAL]:
                     found[key] = min(worst, found.get(key, NOWHERE))
         return found
 
