@@ -114,10 +114,11 @@ def start_gateway(
     upstreams: tuple[int, ...],
     *,
     admin: int = 0,
+    module: str = "proxy.serve",
     **changes: object,
 ) -> int | None:
     """The gateway with every feature on; `changes` replace sections of its configuration. `admin`:
-    its port, 0: any."""
+    its port, 0: any. `module`: what is run."""
     issuer = {
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
@@ -154,7 +155,7 @@ def start_gateway(
     }
     path = folder / "headrace.yaml"
     path.write_text(yaml.safe_dump(config | changes))
-    command = [sys.executable, "-m", "proxy.serve", "serve", "-c", str(path)]
+    command = [sys.executable, "-m", module, "serve", "-c", str(path)]
     process = processes.start(
         "headrace", command, lambda: accepts(port) and accepts(admin), measured=True
     )

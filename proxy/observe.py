@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from core.clock import Clock
 from core.errors import GatewayError
 from core.exchange import Exchange, Request
@@ -10,7 +12,6 @@ from proxy.access_log import AccessLog, AccessRecord, milliseconds
 from proxy.budgets.config import BudgetsConfig
 from proxy.budgets.judge import Budgets, declared_s
 from proxy.budgets.meters import BudgetMeters
-from proxy.phases import spent_in
 from proxy.recent import RecentRow
 from proxy.tracing.tracer import Tracer
 from proxy.usage import UsageLog
@@ -143,11 +144,16 @@ class Observer:
         tier = budgets.tier_of(request, record.tenant, record.model)
         if tier is None:
             return
-        context_s, spent = declared_s(request), spent_in(record.trail)
-        judgement = budgets.judge(tier, spent, context_s=context_s, first_tokens_s=first_tokens_s)
         record.tier = tier
-        record.over_budget = list(judgement.over) or None
-        self._tiers.count(judgement)
+        context_s, meters = declared_s(request), self._tiers
+
+        def judge(spent: Mapping[str, float]) -> list[str] | None:
+            found = budgets.judge(tier, spent, context_s=context_s, first_tokens_s=first_tokens_s)
+            meters.count(found)
+            return list(found.over) or None
+
+        # Later, with many others in a row: that costs half.
+        record.judge = judge
 
     def refused(self, exchange: Exchange, error: GatewayError) -> None:
         """A request that never became one."""

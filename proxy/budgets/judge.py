@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from core.exchange import Request
 from proxy.budgets.config import BudgetsConfig, TierConfig
@@ -19,8 +19,7 @@ _GATEWAY = tuple(phase for phase in OWN if phase != "tokenize")
 _MOST_MS = 3_600_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """`took`: seconds by part, as far as the exchange came. `over`: parts beyond their allowance,
     in the order of `PARTS`."""
 
@@ -84,7 +83,7 @@ class Budgets:
     ) -> Judgement:
         """`spent`: seconds by phase (`proxy/phases.py`). `context_s`: spent before the request, as
         the client said. `first_tokens_s`: None when no event came."""
-        get = spent.get
+        get, own = spent.get, self._tiers[tier]
         took = {"context": context_s} if context_s else {}
         if "tls" in spent:
             took["tls"] = spent["tls"]
@@ -93,10 +92,9 @@ class Budgets:
         if first_tokens_s is not None:
             took["first_token"] = get("first_token", 0.0)
             took["first_tokens"] = first_tokens_s
-            own = self._tiers[tier]
             received = get("head", 0.0) + get("body", 0.0)
             took["total"] = sum(took.values()) + received + own.set_aside_s
-        bounds = self._tiers[tier].bounds
+        bounds = own.bounds
         over = tuple([part for part, s in took.items() if s > bounds[part]])
         return Judgement(tier, took, over)
 

@@ -27,9 +27,13 @@ class BudgetMeters:
             BREACHES, "Exchanges of which a part took longer than its tier allows", ("tier", "part")
         )
         exchanges = metrics.counter(EXCHANGES, "Exchanges that were judged", ("tier",))
-        pairs = [(tier, part) for tier in tiers for part in PARTS]
-        self._took = {pair: took.labels(*pair) for pair in pairs}
-        self._breaches = {pair: breaches.labels(*pair) for pair in pairs}
+        tiers = tuple(tiers)
+        self._took = {
+            tier: {part: took.labels(tier, part).observe for part in PARTS} for tier in tiers
+        }
+        self._breaches = {
+            tier: {part: breaches.labels(tier, part) for part in PARTS} for tier in tiers
+        }
         self._exchanges = {tier: exchanges.labels(tier) for tier in tiers}
 
     def __repr__(self) -> str:
@@ -38,7 +42,8 @@ class BudgetMeters:
     def count(self, judgement: Judgement) -> None:
         tier = judgement.tier
         self._exchanges[tier].inc()
+        observe = self._took[tier]
         for part, seconds in judgement.took.items():
-            self._took[tier, part].observe(seconds)
+            observe[part](seconds)
         for part in judgement.over:
-            self._breaches[tier, part].inc()
+            self._breaches[tier][part].inc()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.clock import Clock
 
-MOST = 64
+MOST = 32
 
 
 class Ticks:
