@@ -28,6 +28,7 @@ from proxy.listen.connection import FRESH_S, ClientConnection, ClientExchange
 from proxy.listen.forwarded import client_address, client_scheme
 from proxy.listen.negotiated import NegotiatedConnection
 from proxy.listen.networks import UNIX, Networks
+from proxy.listen.sockets import notice_vanished
 from proxy.overload.admission import Admission
 from proxy.tls.server import ServerTls
 from proxy.tls.session import TlsSession
@@ -65,6 +66,7 @@ class Listener:
         self.now = time.monotonic
         self.read_turns = ReadTurns()
         self.date = b""
+        self._sockets: list[socket.socket] = []
         self.refused = on_refused
         self.admission = admission
         self.left = 0  # connections so far that are over
@@ -116,6 +118,8 @@ class Listener:
         self._http2_engine = settings.http2_engine
         self._trusted = Networks(settings.trusted_proxies)
         self._proxy_header = settings.proxy_protocol == "required"
+        for sock in self._sockets:
+            notice_vanished(sock, self.timeouts.write_idle_s)
 
     @property
     def draining(self) -> bool:
@@ -129,6 +133,8 @@ class Listener:
     async def serve(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         """Accept on a bound and listening socket."""
         self._load.beat(self.now())
+        notice_vanished(sock, self.timeouts.write_idle_s)
+        self._sockets.append(sock)
         self._acceptor.listen(sock, context)
 
     def announce_end(self) -> None:

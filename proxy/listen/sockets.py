@@ -111,6 +111,25 @@ def bind(address: Address) -> BoundSocket:
         raise ConfigError(f"cannot listen on {address}: {_reason(error, address)}") from error
 
 
+def notice_vanished(listener: socket.socket, patience_s: float) -> None:
+    """Have the kernel give up connections from `listener` whose client is gone without a word: one
+    that acknowledges nothing for so long, whether anything is sent to it or not. Accepted sockets
+    inherit that (tcp(7)). Small streams alone would never notice: they fit into the send buffer."""
+    if listener.family == socket.AF_UNIX:
+        return
+    idle_s = max(1, int(patience_s / 2))
+    options = [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // 4)),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience_s)),
+    ]
+    with contextlib.suppress(OSError):  # it is closed already, or the kernel knows no such thing
+        for option in options:
+            listener.setsockopt(*option)
+
+
 def connection_limit() -> int:
     """How many client connections one process may hold: half of its file descriptors, since each
     may need a second one upstream."""

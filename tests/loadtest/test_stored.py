@@ -34,7 +34,7 @@ def ask(stored: Stored, method: str, path: str) -> bytes:
 
 
 def test_responses_are_kept_by_their_id() -> None:
-    stored = Stored(cast(Any, Heads()))
+    stored = Stored(cast(Any, Heads()), dict)
     wording = ResponseWording("resp_a", 1, "m", [7])
     stored.add(wording)
     assert ask(stored, "GET", "/v1/responses/resp_a").startswith(b"404")
@@ -46,7 +46,7 @@ def test_responses_are_kept_by_their_id() -> None:
 
 
 def test_other_answers_and_paths_do_not_concern_it() -> None:
-    stored = Stored(cast(Any, Heads()))
+    stored = Stored(cast(Any, Heads()), dict)
     stored.add(Wording(True, "a", 1, "m", [7]))
     assert stored.route("/v1/responses") is None
     assert repr(stored) == "<Stored 0 responses>"

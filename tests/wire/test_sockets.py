@@ -12,7 +12,7 @@ import pytest
 from core.errors import ConfigError
 from proxy.listen.address import Address, parse_address
 from proxy.listen.socket_holder import holder_of
-from proxy.listen.sockets import bind, bind_all, connection_limit
+from proxy.listen.sockets import bind, bind_all, connection_limit, notice_vanished
 
 LOOPBACK = Address(host="127.0.0.1")
 SELF = f"pid {os.getpid()}"
@@ -118,3 +118,20 @@ def test_nobody_holds_a_free_port() -> None:
 def test_connections_are_limited_to_half_of_the_descriptors() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert connection_limit() == (524_288 if soft == resource.RLIM_INFINITY else soft // 2)
+
+
+def test_accepted_connections_inherit_how_the_vanished_are_noticed() -> None:
+    bound = bind(LOOPBACK)
+    try:
+        notice_vanished(bound.socket, 20.0)
+        with socket.create_connection(("127.0.0.1", bound.address.port)):
+            bound.socket.setblocking(True)
+            accepted, _ = bound.socket.accept()
+            with accepted:
+                tcp = socket.IPPROTO_TCP
+                assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert accepted.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == 20_000
+                assert accepted.getsockopt(tcp, socket.TCP_KEEPIDLE) == 10
+    finally:
+        bound.socket.close()
+    notice_vanished(bound.socket, 20.0)  # too late, and no harm

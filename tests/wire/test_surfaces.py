@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from client import Answer, Client
+from listening import served
 from running import InProcess, base_config
 
 import proxy.access_log
@@ -96,6 +97,7 @@ FAULTS = [
     Fault("refuse", REFUSED, REFUSED),
     Fault("reset_before_head", RESET, RESET),
     Fault("status=503", OVERLOADED, OVERLOADED),
+    Fault("status=502", End(502, "upstream_error"), End(502, "upstream_error")),
     Fault("error_first=503", OVERLOADED, OVERLOADED),
     Fault("stall_first", SILENT, SILENT),
     Fault("stall_mid=2,token_ms=5", End(200, "upstream_timeout_idle", cut=True), SILENT),
@@ -104,9 +106,24 @@ FAULTS = [
     Fault("garbage", NO_HTTP, NO_HTTP),
     Fault("garbage_mid=2,token_ms=5", End(200, "upstream_protocol_error", cut=True), None),
     Fault("header_bomb", NO_HTTP, NO_HTTP),
+    Fault("interim_flood", NO_HTTP, NO_HTTP),
     Fault("switching", NO_HTTP, NO_HTTP),
     Fault("no_done", End(200, "upstream_error", cut=True), None),
+    Fault("head_only", RESET, RESET),
+    Fault("empty", End(502, "upstream_error"), None),
 ]
+STORED = {
+    "reset_before_head": RESET,
+    "status=503": OVERLOADED,
+    "stall_first": SILENT,
+    "kill_mid": RESET,
+    "truncate": RESET,
+    "garbage": NO_HTTP,
+    "header_bomb": NO_HTTP,
+    "interim_flood": NO_HTTP,
+    "switching": NO_HTTP,
+}
+"""Faults at `/v1/responses/{id}`, which one replica alone can answer, and how they end."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -474,6 +491,106 @@ async def test_a_stored_response_whose_replica_is_gone_is_told_so(
     assert answer.json()["error"]["code"] == record["reason"]
     assert record["reason"] in ("upstream_refused", "no_replica")
     assert "settled_tokens" not in record
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+@pytest.mark.parametrize("fault", STORED)
+async def test_a_fault_at_a_stored_response_is_told_honestly(
+    house: House, fault: str, cancel: bool
+) -> None:
+    made = await make_response(house)
+    for replica in house.replicas:
+        replica.behaviour = fault
+    client = await Client.open(house.gateway.port)
+    path = f"/v1/responses/{made['id']}" + ("/cancel" if cancel else "")
+    answer = await client.ask(b"", method="POST" if cancel else "GET", path=path)
+    client.close()
+    end = STORED[fault]
+    record = await house.record_of(answer.headers["x-request-id"])
+    assert (answer.status, record["status"], record["reason"]) == (
+        end.status,
+        end.status,
+        end.reason,
+    )
+    assert answer.complete
+    assert error_of("/v1/responses", answer.json())["code"] == end.reason
+    assert ("retry-after" in answer.headers) is (end.status == 503)
+    assert (record["route"], "settled_tokens" in record) == ("/v1/responses/{id}", False)
+    asked = [path for replica in house.replicas for path in replica.stored.asked]
+    assert 1 <= len(asked) <= 4, "no other replica can have it, and this one is not pestered"
+
+
+@pytest.mark.parametrize("house", [30.0], indirect=True)
+async def test_who_leaves_a_stored_response_is_not_waited_for(house: House) -> None:
+    made = await make_response(house)
+    for replica in house.replicas:
+        replica.behaviour = "stall_first"
+    for method, end in (("GET", ""), ("POST", "/cancel")):
+        left = sum(replica.stored.left for replica in house.replicas)
+        asked = sum(len(replica.stored.asked) for replica in house.replicas)
+        client = await Client.open(house.gateway.port)
+        client.send(b"", method=method, path=f"/v1/responses/{made['id']}{end}")
+        await until(lambda: sum(len(r.stored.asked) for r in house.replicas) > asked)  # noqa: B023
+        client.close()
+        await until(lambda: sum(r.stored.left for r in house.replicas) == left + 1)  # noqa: B023
+
+
+@pytest.mark.parametrize("length", [b"content-length: 100", b"transfer-encoding: chunked"])
+@pytest.mark.parametrize("reset", [False, True])
+async def test_what_was_opened_and_breaks_is_never_complete(
+    tmp_path: Path, length: bytes, reset: bool
+) -> None:
+    """Sound and pictures flow as they come, so a replica that dies in them is a cut answer."""
+    chunked = length.startswith(b"transfer")
+    body = b"a\r\n0123456789\r\n" if chunked else b"0123456789"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\n" + length + b"\r\n\r\n" + body
+        )
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        if reset:
+            writer.transport.abort()
+        writer.close()
+
+    async with served(answer) as port:
+        document = base_config(
+            [f"http://127.0.0.1:{port}"],
+            log={"access": str(tmp_path / "access.jsonl")},
+            passthrough=[{"path": "/v1/audio/speech", "model": "demo", "methods": ["GET", "POST"]}],
+            upstream={"active_health": False, "metrics": "off", "pool": {"warm": 0}},
+        )
+        async with InProcess(document, tmp_path) as gateway:
+            for method in ("GET", "POST"):
+                client = await Client.open(gateway.port)
+                got = await client.ask(b"", method=method, path="/v1/audio/speech")
+                client.close()
+                assert (got.status, got.complete, got.body) == (200, False, b"0123456789")
+                house = House(gateway, (), tmp_path / "access.jsonl")
+                record = await house.record_of(got.headers["x-request-id"])
+                assert (record["reason"], record["settled_tokens"]) == ("upstream_reset", 0)
+
+
+async def test_names_that_dns_does_not_know_are_replicas_that_are_away(tmp_path: Path) -> None:
+    document = base_config(
+        ["http://nowhere.invalid:8000", "http://no-such.invalid:8000"],
+        log={"access": str(tmp_path / "access.jsonl")},
+        passthrough=[{"path": path} for path in OPENED],
+        upstream={"active_health": False, "metrics": "off", "pool": {"warm": 0}},
+    )
+    document["models"][0]["aliases"] = ["alias"]
+    async with InProcess(document, tmp_path) as gateway:
+        client = await Client.open(gateway.port)
+        for call in CALLS:
+            answer = await client.ask(call.body, path=call.path)
+            assert answer.status == 503, call
+            assert answer.headers["retry-after"]
+            code = error_of(call.path, answer.json())["code"]
+            assert code in ("upstream_unreachable", "upstream_refused", "no_replica"), call
+            assert "invalid" not in answer.body.decode(), "whom we ask is nobody's business"
+        client.close()
 
 
 async def test_pictures_reach_no_model_that_takes_text_alone(house: House) -> None:
