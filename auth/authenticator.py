@@ -17,13 +17,14 @@ from auth.key_copy import KeyCopy
 from auth.key_ring import KeyRing
 from auth.revocation import Revoked, names_of, read_file
 from auth.revocation_watch import RevocationList, RevocationWatch
-from auth.throttle import AddressBuckets, network_of
+from auth.throttle import AddressBuckets
 from auth.token import TokenRefused
 from auth.verifier import REFUSAL, TokenVerifier
 from core.clock import Clock
 from core.errors import RateLimited, Unauthenticated
 from core.exchange import Request
 from core.metrics import Metrics
+from core.network import network_of
 from core.principal import Principal
 
 _SCHEME = b"Bearer "

@@ -7,27 +7,9 @@ as many addresses have anyway.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
-from functools import lru_cache
 
 MAX_ADDRESSES = 16_384
-IPV6_PREFIX = 64
-
-
-@lru_cache(maxsize=4096)
-def network_of(address: str) -> str:
-    """Whom an address belongs to: an IPv4 address is itself, one of IPv6 its /64, since that is
-    what one customer has. Empty when there is none (a Unix socket)."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return ""
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))
 
 
 class AddressBuckets:

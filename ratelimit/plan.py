@@ -8,7 +8,6 @@ Where a rule is shared by all of them (`per: [model]`), everything lies under on
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,6 +15,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from core.network import network_of
 from core.principal import Principal, Quota
 from ratelimit.bucket import MAX_TOKENS, UNITS, Limit
 from ratelimit.config import WINDOW_S, PriceConfig, Rule, Unit
@@ -207,21 +207,8 @@ def _values(who: Who) -> dict[str, str]:
         "user": quote(caller.subject, safe=""),
         "key": quote(caller.key, safe=""),
         "model": quote(who.model, safe=""),
-        "address": quote(network(who.address), safe=""),
+        "address": quote(network_of(who.address) or who.address, safe=""),
     }
-
-
-def network(address: str) -> str:
-    """Whose address it is: with IPv6 a customer has 64 bits of it to choose from."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if parsed.version == 4:
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
 def _concerns(rule: Rule, who: Who) -> bool:

@@ -17,6 +17,7 @@ from core.errors import GatewayError
 from core.exchange import Request
 from core.load_board import LoadBoard
 from core.metrics import Metrics
+from core.network import network_of
 from core.tasks import running, spawn_told
 from proxy.config import ListenConfig
 from proxy.flow import Watchdog
@@ -202,7 +203,7 @@ class Listener:
             self._refusals.labels(limit).inc()
             sock.close()
             return
-        self._per_address[peer] += 1
+        self._per_address[network_of(peer)] += 1
         self._load.count_accepted()
         self._arrivals.begin(sock, peer, context, proxy_header=self._proxy_header)
         if len(self._arrivals) >= self.limits.max_handshakes:
@@ -222,7 +223,7 @@ class Listener:
     def _is_crowded(self, peer: str) -> bool:
         """Trusted proxies and Unix sockets stand for many clients, and so have no limit."""
         most = self.limits.max_connections_per_address
-        if most is None or self._per_address[peer] < most:
+        if most is None or self._per_address[network_of(peer)] < most:
             return False
         return peer != UNIX and peer not in self._trusted
 
@@ -230,7 +231,7 @@ class Listener:
         """A PROXY header says whose connection it is; False: that one has too many."""
         self._leave(before)
         crowded = self._is_crowded(after)
-        self._per_address[after] += 1
+        self._per_address[network_of(after)] += 1
         if crowded:
             self._refusals.labels("address").inc()
         return not crowded
@@ -242,9 +243,10 @@ class Listener:
         self._count()
 
     def _leave(self, peer: str) -> None:
-        self._per_address[peer] -= 1
-        if self._per_address[peer] <= 0:
-            del self._per_address[peer]
+        network = network_of(peer)
+        self._per_address[network] -= 1
+        if self._per_address[network] <= 0:
+            del self._per_address[network]
 
     def _count(self) -> None:
         here = len(self._arrivals) + len(self._connections)
@@ -258,7 +260,7 @@ class Listener:
     def opened(self, connection: ClientConnection, peer: str) -> None:
         """Count a connection in, to be counted out by `closed`."""
         self._connections[connection] = None
-        self._per_address[peer] += 1
+        self._per_address[network_of(peer)] += 1
         self._watchdog.add(connection)
         self._count()
 

@@ -23,6 +23,7 @@ from proxy.listen.proxy_protocol import SIGNATURE
 
 IPV4 = SIGNATURE + b"\x21\x11\x00\x0c" + bytes([192, 0, 2, 1, 127, 0, 0, 1]) + b"\x12\x34\x01\xbb"
 IPV6 = SIGNATURE + b"\x21\x21\x00\x24" + bytes.fromhex("20010db8" + "00" * 12) * 2 + b"\0\1\0\2"
+IPV6_NEIGHBOUR = IPV6[:23] + b"\1" + IPV6[24:]  # of the same /64
 LOCAL = SIGNATURE + b"\x20\x00\x00\x00"
 
 
@@ -171,7 +172,11 @@ async def test_connections_are_counted_by_the_address_that_the_header_names(
         assert await is_closed(gateway, IPV4)
         assert gateway.metric(refused, "address") == 1
         other = await open_after(IPV6, gateway, None)
-        assert (await other.ask(b"", method="GET", path="/healthz")).status == 200
+        neighbour = await open_after(IPV6_NEIGHBOUR, gateway, None)
+        for client in (other, neighbour):
+            assert (await client.ask(b"", method="GET", path="/healthz")).status == 200
+        assert await is_closed(gateway, IPV6)
+        neighbour.close()
         clients.pop().close()
 
         async def counted_out() -> bool:
