@@ -43,6 +43,10 @@ class _Answer:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._max_bytes = max_bytes
 
+    @property
+    def progress(self) -> int:
+        return self.status + len(self.body)
+
     def on_head(self, status: int, headers: list[Header]) -> None:
         self.status = status
         self.on_body(b"")

@@ -44,16 +44,14 @@ def _never() -> bool:
 class Http1Protocol(asyncio.Protocol):
     """One socket to a replica. States: idle (no handler), head, body, closed.
 
-    `served` counts ended responses, `reads` the reads of the exchange at hand, `idle_at` is the
-    monotonic instant of the last release (written by the pool).
+    `served` counts ended responses, `reads` the reads of the exchange at hand (but those that are
+    `diverted`), `idle_at` is the monotonic instant of the last release (written by the pool).
     """
 
     __slots__ = (
         "_complete",
-        "_diverted",
         "_early",
         "_feed",
-        "_handler",
         "_head",
         "_head_ready",
         "_headers",
@@ -74,6 +72,8 @@ class Http1Protocol(asyncio.Protocol):
         "_until_eof",
         "closed",
         "data_received",
+        "diverted",
+        "handler",
         "hold",
         "idle_at",
         "on_body",
@@ -85,14 +85,14 @@ class Http1Protocol(asyncio.Protocol):
         self._owner = owner
         self._head = head
         self._transport: asyncio.Transport | None = None
-        self._handler: ResponseHandler | None = None
+        self.handler: ResponseHandler | None = None
         self.hold: Hold | None = None
         self.closed = False
         self.served = 0
         self.reads = 0
         self.idle_at = 0.0
         self._paused = False
-        self._diverted = False
+        self.diverted = False
         self.data_received = self._read  # type: ignore[method-assign]  # see `divert`
         self._parts: list[bytes] = []
         # The parser calls `list.append` itself: no Python frame for a chunk.
@@ -103,7 +103,7 @@ class Http1Protocol(asyncio.Protocol):
         self._persists: Callable[[], bool] = self._parser.should_keep_alive
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "idle" if self._handler is None else "busy"
+        state = "closed" if self.closed else "idle" if self.handler is None else "busy"
         return f"<Http1Protocol {state}, served {self.served}>"
 
     def _reset(self) -> None:
@@ -137,7 +137,7 @@ class Http1Protocol(asyncio.Protocol):
         handler: ResponseHandler,
     ) -> None:
         """As `Connection.send`. On a lost socket the handler hears so in the next loop tick."""
-        if self._handler is not None:
+        if self.handler is not None:
             raise RuntimeError("a request is already under way on this connection")
         if self.closed or self._transport is None:
             error = self._reset_error("the connection was closed before the request", False)
@@ -147,12 +147,12 @@ class Http1Protocol(asyncio.Protocol):
         self._reset()
         self.reads = 0
         self._method = method
-        self._handler = handler
+        self.handler = handler
         self._transport.write(self._head.build(method, path, headers, body))
 
     def divert(self, take: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
         """As `Connection.divert`, or no longer."""
-        self._diverted = take is not None
+        self.diverted = take is not None
         self.data_received = take or self._read  # type: ignore[assignment]
         if self._transport is not None and not self.closed:
             self._transport.set_protocol(self)  # uvloop looks up where reads go only now
@@ -160,14 +160,14 @@ class Http1Protocol(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the socket at once and call nobody but the owner."""
-        self._handler = None
+        self.handler = None
         self._let_go()
         if self._transport is not None and not self.closed:
             self._transport.abort()
 
     def fail(self, error: UpstreamError) -> None:
         """Close the socket at once and tell the handler, if there is one."""
-        handler = self._handler
+        handler = self.handler
         self.abort()
         if handler is not None:
             handler.on_failed(error)
@@ -188,7 +188,7 @@ class Http1Protocol(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def _read(self, data: bytes) -> None:
-        handler = self._handler
+        handler = self.handler
         if handler is None:
             self.abort()  # bytes that nobody asked for (RFC 9112 section 9.2: a smuggled answer)
             return
@@ -213,10 +213,10 @@ class Http1Protocol(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """The replica closed its side: the end of a body without length, otherwise a loss."""
-        if self._handler is None:
+        if self.handler is None:
             return
         if self._until_eof and self._in_body:
-            self._end(self._handler)
+            self._end(self.handler)
         else:
             self._lose("the replica closed the connection")
 
@@ -224,7 +224,7 @@ class Http1Protocol(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
-        if self._handler is not None:
+        if self.handler is not None:
             self._lose("the connection to the replica was lost")
         # The parser and its callbacks refer to each other: help the collector.
         self._parser = None
@@ -289,20 +289,20 @@ class Http1Protocol(asyncio.Protocol):
             return
         if not parts:
             self._count_silent(len(data))
-            if self._handler is not handler:
+            if self.handler is not handler:
                 return
         if self._head_ready:
             self._head_ready = False
             self._in_body = not self._complete
             handler.on_head(self._status, list(self._headers))
-        if parts and self._handler is handler and self._method != b"HEAD":
+        if parts and self.handler is handler and self._method != b"HEAD":
             handler.on_body(self._joined())
-        if self._complete and self._handler is handler:
+        if self._complete and self.handler is handler:
             self._end(handler)
 
     def _end(self, handler: ResponseHandler) -> None:
-        self._handler = None
-        if self._diverted:
+        self.handler = None
+        if self.diverted:
             self.divert(None)
         hold = self.hold
         if hold is not None:
@@ -321,7 +321,7 @@ class Http1Protocol(asyncio.Protocol):
         handler.on_end()
 
     def _let_go(self) -> None:
-        if self._diverted:
+        if self.diverted:
             self.divert(None)
         if self.hold is not None:
             self.hold.detach()

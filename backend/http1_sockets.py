@@ -87,13 +87,22 @@ class Http1Sockets:
     @property
     def reads(self) -> int:
         """Grows while any stream of the replica flows."""
-        return self.reads_done + sum(protocol.reads for protocol in self.busy)
+        reads = self.reads_done
+        for protocol in self.busy:
+            reads += protocol.reads + (_progress(protocol) if protocol.diverted else 0)
+        return reads
 
-    def reads_of_each(self) -> dict[Http1Protocol, int]:
-        return {protocol: protocol.reads for protocol in self.busy}
+    def progress_of_each(self) -> dict[Http1Protocol, int]:
+        return {protocol: _progress(protocol) for protocol in self.busy}
 
     def fail_silent(self, before: Mapping[Http1Protocol, int], what: str) -> None:
-        """Fail the exchanges that have no more reads than `before`."""
-        for protocol, reads in before.items():
-            if protocol in self.busy and protocol.reads == reads:
-                protocol.fail(UpstreamReset(what, reused=protocol.served > 0, answered=reads > 0))
+        """Fail the exchanges that have got no further than `before`."""
+        for protocol, progress in before.items():
+            if protocol in self.busy and _progress(protocol) == progress:
+                answered = protocol.reads > 0
+                protocol.fail(UpstreamReset(what, reused=protocol.served > 0, answered=answered))
+
+
+def _progress(protocol: Http1Protocol) -> int:
+    """Of the exchange at hand: see `ResponseHandler`."""
+    return 0 if protocol.handler is None else protocol.handler.progress

@@ -110,14 +110,14 @@ class Http2Connections:
         """Grows while any stream of the replica flows."""
         return self._progress_done + sum(protocol.progress for protocol in self._all)
 
-    def reads_of_each(self) -> dict[Http2Stream, int]:
-        return {stream: stream.reads for protocol in self._all for stream in protocol.streams}
+    def progress_of_each(self) -> dict[Http2Stream, int]:
+        return {stream: stream.progress for protocol in self._all for stream in protocol.streams}
 
     def fail_silent(self, before: Mapping[Http2Stream, int], what: str) -> None:
-        """Fail the streams that have no more reads than `before`."""
+        """Fail the streams that have got no further than `before`."""
         for protocol in list(self._all):
             for stream in protocol.streams:
-                if before.get(stream) == stream.reads:
+                if before.get(stream) == stream.progress:
                     protocol.fail(stream, stream.lost(what))
 
     def _idle(self) -> list[Http2Protocol]:

@@ -61,6 +61,11 @@ class Http2Stream:
         state = "over" if self._connection is None else f"stream {self.id}"
         return f"<Http2Stream to {self.replica_id}: {state}, {self.reads} reads>"
 
+    @property
+    def progress(self) -> int:
+        """See `ResponseHandler`."""
+        return 0 if self.handler is None else self.handler.progress
+
     def send(
         self,
         method: bytes,

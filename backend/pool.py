@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from backend.config import ReplicaConfig, UpstreamConfig
-from backend.target import RESULTS, Counts, Hold, Reads, Target, access_of
+from backend.target import RESULTS, Counts, Hold, Progress, Target, access_of
 from backend.upstream_tls import build_contexts
 from core.clock import Clock
 from core.errors import ConfigError
@@ -162,10 +162,10 @@ class Pool:
         for target in self._of(replica_id):
             if target.busy and target not in self._timers:
                 self._timers[target] = asyncio.get_running_loop().call_later(
-                    self._grace_s, self._fail_silent, target, target.reads_of_each()
+                    self._grace_s, self._fail_silent, target, target.progress_of_each()
                 )
 
-    def _fail_silent(self, target: Target, before: Reads) -> None:
+    def _fail_silent(self, target: Target, before: Progress) -> None:
         del self._timers[target]
         target.fail_silent(before)
 

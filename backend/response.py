@@ -17,7 +17,12 @@ class Hold(Protocol):
 
 class ResponseHandler(Protocol):
     """Who reads a response: `on_head` once, `on_body` any number of times, then exactly one of
-    `on_end` and `on_failed` (which may also come first). Nothing is called after `abort`."""
+    `on_end` and `on_failed` (which may also come first). Nothing is called after `abort`.
+    `progress` grows with what the response tells, comments of a stream apart: a server whose engine
+    is gone goes on to send those."""
+
+    @property
+    def progress(self) -> int: ...
 
     def on_head(self, status: int, headers: list[Header]) -> None:
         """The final response's status (200 to 599) and headers, names in lower case."""

@@ -42,7 +42,7 @@ _CLOSING = "The gateway is closing its connections."
 Hold: TypeAlias = Connection | Http2Stream
 
 
-class Reads(NamedTuple):
+class Progress(NamedTuple):
     """How often something has arrived for each exchange."""
 
     http1: dict[Http1Protocol, int]
@@ -155,10 +155,10 @@ class Target:
         """Grows while any stream of the replica flows."""
         return self._http1.reads + self._http2.reads
 
-    def reads_of_each(self) -> Reads:
-        return Reads(self._http1.reads_of_each(), self._http2.reads_of_each())
+    def progress_of_each(self) -> Progress:
+        return Progress(self._http1.progress_of_each(), self._http2.progress_of_each())
 
-    def fail_silent(self, before: Reads) -> None:
+    def fail_silent(self, before: Progress) -> None:
         """Fail the exchanges for which nothing has arrived since `before`."""
         what = f"{self.id} refuses connections and the stream is silent"
         self._http1.fail_silent(before.http1, what)

@@ -102,6 +102,10 @@ class Collected:
     def __repr__(self) -> str:
         return f"<Collected {self.status}, {self._size} bytes>"
 
+    @property
+    def progress(self) -> int:
+        return self.status + self._size
+
     def on_head(self, status: int, headers: list[Header]) -> None:
         self.status = status
 

@@ -125,8 +125,7 @@ class Relay:
         self.on_body: Callable[[bytes], None] = self._body.push
         self._passed: Sequence[Header] = ()  # of the response's headers
         self._relayed = 0  # bytes sent to the client at the last look
-        self._begun = False
-        self._delivered = False
+        self._begun = self._delivered = False
         now = self.now()
         self._end_at = NEVER if timeouts.total_s is None else now + timeouts.total_s
         patience_s = timeouts.first_token_factor * predicted_s
@@ -206,6 +205,10 @@ class Relay:
             self._upstream.resume_reading()
 
     # --- response handler
+
+    @property
+    def progress(self) -> int:
+        return self.status + self._body.progress
 
     def on_head(self, status: int, headers: list[Header]) -> None:
         if not self.promised:

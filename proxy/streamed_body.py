@@ -68,6 +68,11 @@ class StreamedBody:
         return 0 if self._passage is None else self._passage.body_bytes
 
     @property
+    def progress(self) -> int:
+        """How many events have come. A server whose engine is gone goes on to send comments."""
+        return self.events
+
+    @property
     def mid_event(self) -> bool:
         return self._scanner.mid_event
 

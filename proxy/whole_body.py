@@ -17,6 +17,8 @@ _MAX_COLLECTED = 4 * 1024 * 1024
 _TAIL = 16_384
 _RETRYABLE = frozenset({502, 503})
 _REFUSED_OUR_KEY = frozenset({401, 403})
+# A vLLM that drains (`--shutdown-timeout`) is healthy by its own word, and refuses so what is new.
+_ENDS = b"cannot schedule new futures after shutdown"
 
 
 class WholeBody:
@@ -36,6 +38,11 @@ class WholeBody:
     def __repr__(self) -> str:
         return f"<WholeBody bytes={self._size}>"
 
+    @property
+    def progress(self) -> int:
+        """How much has come of the answer."""
+        return self._size
+
     def part(self) -> None:
         """The relay has ended; nothing more comes."""
         del self._relay
@@ -47,10 +54,13 @@ class WholeBody:
             self._relay.begin()
             self._relay.start(None)
             self._relay.use(self._flow)
-            self._flow(b"".join(self._parts))
+            whole = b"".join(self._parts)
+            self._size = 0  # what flows is counted there
+            self._flow(whole)
             self._parts.clear()
 
     def _flow(self, data: bytes) -> None:
+        self._size += len(data)
         self._tail = (self._tail + data)[-_TAIL:]
         self._relay.write(data)
 
@@ -90,6 +100,10 @@ class NoStream:
     def __repr__(self) -> str:
         return f"<NoStream status={self._status}>"
 
+    @property
+    def progress(self) -> int:
+        return len(self._data)
+
     def part(self) -> None:
         """The relay has ended; nothing more comes."""
         del self._relay
@@ -111,6 +125,8 @@ def _failure(status: int, body: bytes) -> UpstreamError | None:
     """A status that is the replica's failure rather than an answer to the client."""
     if status in _REFUSED_OUR_KEY:
         return UpstreamError("The replica refused the gateway's credentials.", code="upstream_auth")
+    if status == 500 and body.find(_ENDS) >= 0:
+        return UpstreamAnswered("The replica is shutting down.", status=503)
     if status not in _RETRYABLE:
         return None
     message = _message(body) or f"The replica answered {status}."

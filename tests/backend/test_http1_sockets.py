@@ -90,11 +90,25 @@ def test_reads_outlive_their_socket() -> None:
     assert "0 busy" in repr(sockets)
 
 
+def test_a_diverted_response_makes_progress_by_its_handlers_word() -> None:
+    sockets = Sockets()
+    protocol, reader = sockets.begin()
+    protocol.data_received(HEAD)
+    protocol.divert(lambda data: reader.reads.append(data))
+    heard, before = sockets.reads, sockets.progress_of_each()
+    protocol.data_received(b"1\r\na\r\n")
+    assert sockets.reads > heard
+    sockets.fail_silent(before, "silent")
+    assert not reader.over
+    sockets.fail_silent(sockets.progress_of_each(), "silent")
+    assert isinstance(reader.error, UpstreamReset)
+
+
 def test_silent_ones_fail_and_flowing_ones_do_not() -> None:
     sockets = Sockets()
     (flowing, flows), (_, silent) = sockets.begin(), sockets.begin()
     flowing.data_received(HEAD)
-    before = sockets.reads_of_each()
+    before = sockets.progress_of_each()
     flowing.data_received(b"1\r\na\r\n")
     sockets.fail_silent(before, "silent")
     assert isinstance(silent.error, UpstreamReset)

@@ -142,7 +142,7 @@ async def test_silent_streams_fail_and_flowing_ones_of_the_same_connection_do_no
     wire.pump()
     wire.server.respond(flowing.id, SSE, False)
     wire.pump()
-    before = connections.reads_of_each()
+    before = connections.progress_of_each()
     wire.server.send(flowing.id, b"x")
     wire.pump()
     later, young = connections.begin()

@@ -98,6 +98,10 @@ class Stream:
             self.passage.read = read
             self.on_body = self.passage.push
 
+    @property
+    def progress(self) -> int:
+        return self.scanner.events
+
     def on_head(self, status: int, headers: list[Header]) -> None:
         self.exchange.start(status, [], None)
 

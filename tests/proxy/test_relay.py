@@ -344,3 +344,35 @@ async def test_a_replica_that_does_not_end_its_framing_is_not_waited_for() -> No
     s.relay.on_deadline(s.relay.deadline_at)
     assert await s.outcome() is None
     assert s.upstream.aborted
+
+
+async def test_comments_are_no_progress() -> None:
+    s = Setting()
+    await asyncio.sleep(0)
+    before = s.relay.progress
+    s.relay.on_head(200, SSE_HEADERS)
+    begun = s.relay.progress
+    assert begun > before
+    s.relay.on_body(b": keep-alive\n\n")
+    assert s.relay.progress == begun
+    s.relay.on_body(EVENT)
+    assert s.relay.progress > begun
+    s.relay.on_body(EVENT)
+    after = s.relay.progress
+    s.relay.on_body(b": keep-alive\n\n")
+    assert s.relay.progress == after
+    s.relay.fail(UpstreamError("Enough."))
+    await s.outcome()
+
+
+async def test_an_answer_in_one_piece_makes_progress_with_each() -> None:
+    s = Setting()
+    await asyncio.sleep(0)
+    s.relay.on_head(200, [(b"content-type", b"application/json")])
+    seen = []
+    for piece in (b'{"a":', b'"' + b"x" * 5_000_000, b'"}'):
+        s.relay.on_body(piece)
+        seen.append(s.relay.progress)
+    assert seen == sorted(set(seen))
+    s.relay.on_end()
+    await s.outcome()

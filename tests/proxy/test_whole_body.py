@@ -106,6 +106,12 @@ def test_the_replicas_refusal_is_the_answer(status: int) -> None:
         (503, b'{"error":{"message":"busy"}}', "busy", "upstream_overloaded"),
         (503, b"", "The replica answered 503.", "upstream_overloaded"),
         (503, b'{"error":"busy"}', "The replica answered 503.", "upstream_overloaded"),
+        (
+            500,
+            b'{"error":{"message":"cannot schedule new futures after shutdown"}}',
+            "The replica is shutting down.",
+            "upstream_overloaded",
+        ),
         (502, b"<html>", "The replica answered 502.", "upstream_error"),
         (502, b"[1]", "The replica answered 502.", "upstream_error"),
         (502, b'{"error":{"message":5}}', "The replica answered 502.", "upstream_error"),
@@ -119,6 +125,7 @@ def test_a_replica_that_cannot_is_a_failure(
     assert relay.written == []
     error = relay.error
     assert isinstance(error, UpstreamError)
+    status = 503 if status == 500 else status  # of one that drains
     assert (error.status, error.message, error.reason) == (status, message, code)
     assert error.retryable
     assert error.retry_after_s == (1.0 if status == 503 else None)

@@ -70,6 +70,10 @@ class Reader:
     def over(self) -> bool:
         return self.ended or self.error is not None
 
+    @property
+    def progress(self) -> int:
+        return self.status + len(self.body)
+
     def on_head(self, status: int, headers: list[Header]) -> None:
         assert not self.status
         assert not self.over

@@ -46,6 +46,10 @@ class Answer:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.started = asyncio.Event()
 
+    @property
+    def progress(self) -> int:
+        return self.status + self.size
+
     def on_head(self, status: int, headers: list[Header]) -> None:
         self.status = status
 
