@@ -6,6 +6,8 @@ each one a neighbour asks for one token at a time, on a connection of its own. P
 pattern how much of it was said on one connection and how many requests began at the upstream (the
 most of all rounds), and the neighbour's time to first token, 99th percentile, against that of the
 windows without abuse (medians of the rounds). CPU is what the gateway uses of its core meanwhile.
+What else the machine does shows in `noise`: by how much windows without abuse differ from the ones
+before them, the median and the greatest.
 
 The gateway has one worker and a core to itself where there are two; neighbour, abuser and upstream
 share the others.
@@ -262,6 +264,10 @@ class Found:
     once: list[Window] = field(default_factory=list)
     again: list[Window] = field(default_factory=list)
 
+    @property
+    def quiet_ms(self) -> float:
+        return statistics.median(one.p99_ms for one in self.quiet)
+
     def ratio(self, windows: list[Window]) -> float:
         pairs = zip(windows, self.quiet, strict=True)
         return statistics.median(one.p99_ms / quiet.p99_ms for one, quiet in pairs)
@@ -319,13 +325,14 @@ class Rig:
 
 def run(rig: Rig, names: list[str], rounds: int) -> Iterator[str]:
     rig.window()
-    missed, worst = [], 0.0
+    missed, worst, quiet = [], 0.0, list[float]()
     for name in names:
         found = Found()
         for _ in range(rounds):
             found.quiet.append(rig.window())
             found.once.append(rig.window(name))
             found.again.append(rig.window(name, again=True))
+        quiet += [one.p99_ms for one in found.quiet]
         most = max(one.most for one in found.once)
         requests = max(one.requests for one in found.once)
         ratio = found.ratio(found.once)
@@ -338,15 +345,17 @@ def run(rig: Rig, names: list[str], rounds: int) -> Iterator[str]:
             for windows in (found.quiet, found.once, found.again)
         )
         yield (
-            f"{name:24} {most:5} said, {requests:4} requests; p99 {found.quiet[0].p99_ms:6.2f} ms, "
+            f"{name:24} {most:5} said, {requests:4} requests; p99 {found.quiet_ms:6.2f} ms, "
             f"x{ratio:.2f}, connecting anew x{found.ratio(found.again):.2f} "
             f"({statistics.median(one.connections for one in found.again):.0f} times, "
             f"{statistics.median(one.requests for one in found.again):.0f} requests); CPU "
             + ", ".join(f"{share:.0%}" for share in shares)
         )
-    yield f"abuse: missed={len(missed)} worst_ratio={worst:.2f} bar={BAR:.0f}" + "".join(
-        f" {name!r}" for name in missed
-    )
+    noise = [max(a / b, b / a) for a, b in itertools.pairwise(quiet)]
+    yield (
+        f"abuse: missed={len(missed)} worst_ratio={worst:.2f} bar={BAR:.0f} "
+        f"noise={statistics.median(noise):.2f} most_noise={max(noise):.2f}"
+    ) + "".join(f" {name!r}" for name in missed)
 
 
 def main() -> int:
@@ -355,7 +364,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 2")
     parser.add_argument("--upstream", nargs=2, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--abuser", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--only", choices=[*PATTERNS][1:], help="one pattern")
