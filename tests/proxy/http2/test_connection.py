@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
+import hypothesis
 import orjson
 import pytest
 from http2_edge import Http2Edge
 from http2_frames import GET, POST, SETTINGS_ACK, data, ping, reset, settings, window_update
+from http2_history import History
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -716,3 +720,23 @@ def test_malformed_requests_count_like_resets(edge: Http2Edge) -> None:
         )
     assert edge.transport.closed
     assert edge.exchanges == []
+
+
+# --- whatever happens
+
+
+@hypothesis.settings(max_examples=150)
+@given(
+    engine=st.sampled_from(["nghttp2", "h2"]), seed=st.integers(0, 2**32), steps=st.integers(1, 30)
+)
+def test_any_history_ends_without_a_fault_or_a_trace(
+    engine: EngineName, seed: int, steps: int
+) -> None:
+    history = History(engine, random.Random(seed))
+    history.run(steps)
+    edge = history.edge
+    assert edge.connection.idle
+    assert edge.listener.open == 0
+    assert edge.listener.admission.buffered == 0
+    for exchange in edge.exchanges:
+        assert exchange.gone or exchange.started
