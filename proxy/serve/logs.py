@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from core.clock import Clock
+from core.errors import ConfigError, GatewayError
 from proxy.line_sink import LINE_BYTES, LineSink
 
 WINDOW_S = 10.0
@@ -18,6 +20,9 @@ PER_LOGGER = 100
 KEYS = 1024
 _CUTS = (2000, 300, 100)
 """Characters kept of the message and of the traceback's end; the last always fits."""
+
+_WORDED = (GatewayError, ConfigError, OSError, AttributeError, NameError, TypeError, ImportError)
+"""Exceptions whose words are safe. Others may quote what they were given, a prompt for example."""
 
 _Key = tuple[str, str | None]
 
@@ -86,7 +91,7 @@ def json_line(record: logging.LogRecord, held_back: int = 0) -> bytes:
         ValueError,
     ):  # arguments that do not fit: still worth a line
         message = str(record.msg)
-    trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+    trace = _trace(record.exc_info[1]) if record.exc_info and record.exc_info[1] else ""
     fields: dict[str, object] = {
         "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
         "level": record.levelname.lower(),
@@ -104,6 +109,17 @@ def json_line(record: logging.LogRecord, held_back: int = 0) -> bytes:
         if len(line) <= LINE_BYTES:
             break
     return line
+
+
+def _trace(error: BaseException | None) -> str:
+    """Where an exception comes from, and those behind it, the first one first."""
+    lines: list[str] = []
+    while error is not None:
+        words = f": {error}" if isinstance(error, _WORDED) else ""
+        where = "".join(traceback.format_tb(error.__traceback__))
+        lines.append(f"{where}{type(error).__qualname__}{words}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(reversed(lines))
 
 
 def set_up_logging(

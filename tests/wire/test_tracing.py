@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from client import Client, ask, chat
-from listening import Site
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from collector import Collector, collecting
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from running import InProcess, base_config, eventually, free_port
 
@@ -21,32 +20,10 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-00"}
 
 
-class Collector:
-    """`spans` so far; `status` is answered."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.bytes = b""
-        self.status = 200
-        self.url = ""
-
-    async def take(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        self.bytes += body
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            for scope in resource.scope_spans:
-                self.spans += scope.spans
-        return web.Response(status=self.status)
-
-
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
-    collector = Collector()
-    site = Site(web.post("/v1/traces", collector.take))
-    await site.start()
-    collector.url = f"http://127.0.0.1:{site.port}/v1/traces"
-    yield collector
-    await site.stop()
+    async with collecting() as collector:
+        yield collector
 
 
 async def test_a_collector_gets_the_spans_of_an_exchange(
@@ -113,3 +90,29 @@ async def test_a_collector_that_refuses_is_counted_and_harms_nobody(
             await eventually(counted)
             assert (await client.ask(chat(max_tokens=2))).status == 200
             client.close()
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "is gone"])
+async def test_a_collector_in_trouble_holds_up_neither_requests_nor_the_end(
+    collector: Collector, tmp_path: Path, trouble: str
+) -> None:
+    if trouble == "hangs":
+        collector.may_answer.clear()
+    endpoint = collector.url if trouble == "hangs" else "http://127.0.0.1:1/v1/traces"
+    async with FakeReplica() as replica:
+        tracing = {"endpoint": endpoint, "sample_ratio": 1.0}
+        async with InProcess(base_config([replica.url], tracing=tracing), tmp_path) as gateway:
+            client = await Client.open(gateway.port)
+            for _ in range(40):
+                assert (await client.ask(chat(max_tokens=2))).status == 200
+
+            async def tried() -> bool:
+                failed = gateway.metric("headrace_trace_export_failures_total") > 0
+                return failed or bool(collector.bytes)
+
+            await eventually(tried)
+            before = time.monotonic()
+            assert (await client.ask(chat(max_tokens=2))).status == 200
+            client.close()
+        ended_s = time.monotonic() - before
+    assert ended_s < 20  # it waits for 2 s; an exporter that is not left alone, for a minute

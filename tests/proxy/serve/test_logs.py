@@ -48,6 +48,22 @@ def test_a_record_becomes_one_json_line_at_once(target: Path) -> None:
     assert str(line["time"]).endswith("+00:00")
 
 
+def test_a_trace_has_no_words_that_may_quote_a_prompt(target: Path) -> None:
+    try:
+        try:
+            raise ValueError("canary")
+        except ValueError as error:
+            raise OSError(28, "no space") from error
+    except OSError:
+        logging.getLogger("headrace.x").exception("failed")
+    text = target.read_text()
+    trace = str(lines(target)[0]["trace"])
+    assert trace.splitlines()[-1] == "OSError: [Errno 28] no space"
+    assert "\nValueError\n" in trace
+    assert "test_logs.py" in trace
+    assert text.count("canary") == 1  # in the line of code
+
+
 def test_the_level_holds_for_us_and_warning_for_libraries(target: Path) -> None:
     for name in ("headrace.x", "library"):
         for level in (logging.DEBUG, logging.INFO, logging.WARNING):
