@@ -1,8 +1,8 @@
 """`python -m bench.abuse`: what does an abusive HTTP/2 client do to the others?
 
-For each pattern of abuse three windows alternate, in several rounds: a connection that says
-nothing, one that abuses until it is cut, and a client that connects anew whenever it is cut. In
-each one a neighbour asks for one token at a time, on a connection of its own. Printed are for each
+For each pattern of abuse two windows of ten seconds alternate, in several rounds: with a connection
+that says nothing, and with one that abuses until it is cut; with `--again` there is a third one, in
+which a client abuses on one connection after the other. In each one a neighbour asks for one token at a time, on a connection of its own. Printed are for each
 pattern how much of it was said on one connection and how many requests began at the upstream (the
 most of all rounds), and the neighbour's time to first token, 99th percentile, against that of the
 windows without abuse (medians of the rounds). CPU is what the gateway uses of its core meanwhile.
@@ -51,7 +51,7 @@ from bench.upstream import Engine, Upstream
 from core.http2 import frames
 from core.http2.frames import PREFACE, frame
 
-ROUNDS, WINDOW_S = 3, 3.0
+ROUNDS, WINDOW_S = 2, 10.0
 MOST_RESETS, MOST_FRAMES, MOST_REQUESTS, BAR = 500, 1_000, 200, 2.0
 AT_ONCE, PAUSE_S = 10, 0.001
 DELAYED = 40  # requests, before the first is reset
@@ -268,6 +268,16 @@ class Found:
     def quiet_ms(self) -> float:
         return statistics.median(one.p99_ms for one in self.quiet)
 
+    @property
+    def again_counts(self) -> tuple[float, float]:
+        """Connections, and requests that began, of one window."""
+        median = statistics.median
+        connections = median(one.connections for one in self.again)
+        return connections, median(one.requests for one in self.again)
+
+    def share(self, windows: list[Window]) -> str:
+        return f"{statistics.median(one.share for one in windows):.0%}"
+
     def ratio(self, windows: list[Window]) -> float:
         pairs = zip(windows, self.quiet, strict=True)
         return statistics.median(one.p99_ms / quiet.p99_ms for one, quiet in pairs)
@@ -323,7 +333,7 @@ class Rig:
             return int(answer.read())
 
 
-def run(rig: Rig, names: list[str], rounds: int) -> Iterator[str]:
+def run(rig: Rig, names: list[str], rounds: int, again: bool) -> Iterator[str]:
     rig.window()
     missed, worst, quiet = [], 0.0, list[float]()
     for name in names:
@@ -331,7 +341,8 @@ def run(rig: Rig, names: list[str], rounds: int) -> Iterator[str]:
         for _ in range(rounds):
             found.quiet.append(rig.window())
             found.once.append(rig.window(name))
-            found.again.append(rig.window(name, again=True))
+            if again:
+                found.again.append(rig.window(name, again=True))
         quiet += [one.p99_ms for one in found.quiet]
         most = max(one.most for one in found.once)
         requests = max(one.requests for one in found.once)
@@ -340,17 +351,16 @@ def run(rig: Rig, names: list[str], rounds: int) -> Iterator[str]:
         held = all(one.cuts for one in found.once) or PATTERNS[name][0] is _unread
         if not held or most > PATTERNS[name][1] or requests > MOST_REQUESTS or ratio > BAR:
             missed.append(name)
-        shares = (
-            statistics.median(one.share for one in windows)
-            for windows in (found.quiet, found.once, found.again)
-        )
         yield (
             f"{name:24} {most:5} said, {requests:4} requests; p99 {found.quiet_ms:6.2f} ms, "
-            f"x{ratio:.2f}, connecting anew x{found.ratio(found.again):.2f} "
-            f"({statistics.median(one.connections for one in found.again):.0f} times, "
-            f"{statistics.median(one.requests for one in found.again):.0f} requests); CPU "
-            + ", ".join(f"{share:.0%}" for share in shares)
+            f"x{ratio:.2f}; CPU {found.share(found.quiet)}, {found.share(found.once)}"
         )
+        if again:
+            connections, begun = found.again_counts
+            yield (
+                f"{'':24} connecting anew {connections:.0f} times, {begun:.0f} requests; "
+                f"x{found.ratio(found.again):.2f}; CPU {found.share(found.again)}"
+            )
     noise = [max(a / b, b / a) for a, b in itertools.pairwise(quiet)]
     yield (
         f"abuse: missed={len(missed)} worst_ratio={worst:.2f} bar={BAR:.0f} "
@@ -365,6 +375,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 2")
+    parser.add_argument("--again", action="store_true", help="and by clients that come again")
     parser.add_argument("--upstream", nargs=2, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--abuser", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--only", choices=[*PATTERNS][1:], help="one pattern")
@@ -381,7 +392,7 @@ def main() -> int:
         folder = Path(folder_name)
         with Processes(folder) as processes:
             try:
-                for line in run(Rig(processes, folder), names, arguments.rounds):
+                for line in run(Rig(processes, folder), names, arguments.rounds, arguments.again):
                     print(line, flush=True)
             except BenchError as error:
                 print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
