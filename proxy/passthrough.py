@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
-import orjson
 from msgspec import Meta
 
 from core.errors import BadRequest
 from core.exchange import Header, Request
 from core.prompt import Prompt
 from core.section import Contradictions, Section
+from proxy.body_model import form_model, is_form, json_model
 from proxy.delivery import Delivery
 from proxy.headers import upstream_headers
 from proxy.surfaces.openai import OPENAI
@@ -29,12 +29,6 @@ _SHAPE: Final = replace(OPENAI, usage=no_usage)
 _PATH = re.compile(r"/(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+(?:/|$))+")
 _OWN = ("/v1/models", "/v1/responses")
 _MEDIA_TYPE = re.compile(rb"[\x20-\x7e]{1,256}")
-_BOUNDARY = re.compile(rb'multipart/form-data\s*;.*\bboundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))')
-_MODEL_PART = re.compile(
-    rb'content-disposition:[ \t]*form-data;[ \t]*name="model"[ \t]*(?:\r\n[^\r\n]+)*\r\n\r\n'
-    rb"([^\r\n]{1,256})\r\n",
-    re.IGNORECASE,
-)
 
 
 class PassthroughRule(Section):
@@ -62,33 +56,13 @@ def model_of(rule: PassthroughRule, request: Request) -> str:
     if rule.model is not None:
         return rule.model
     content_type = request.header(b"content-type") or b""
-    if (boundary := _BOUNDARY.match(content_type)) is not None:
-        name = _form_model(request.body, boundary[1] or boundary[2])
+    if is_form(content_type):
+        name = form_model(request.body, content_type)
     else:
-        name = _json_model(request.body)
+        name = json_model(request.body)
     if not name:
         raise BadRequest("`model` must be the name of a model.", param="model")
     return name
-
-
-def _form_model(body: bytes, boundary: bytes) -> str | None:
-    """The only field `model` of a form (RFC 7578)."""
-    heads = [part[:1024] for part in body.split(b"--" + boundary)]
-    found = [match for head in heads if (match := _MODEL_PART.match(head, 2)) is not None]
-    if len(found) > 1:
-        raise BadRequest("`model` is in the form twice.", param="model")
-    return found[0][1].decode("utf-8", "replace") if found else None
-
-
-def _json_model(body: bytes) -> str | None:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise BadRequest(
-            "The body is neither JSON nor a form that names a model.", code="invalid_json"
-        ) from None
-    model = document.get("model") if isinstance(document, dict) else None
-    return model if isinstance(model, str) else None
 
 
 def delivery_of(

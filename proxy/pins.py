@@ -45,6 +45,8 @@ class Pins:
         if not response_id.startswith(_PREFIX) or not response_id.isascii():
             return False
         unique, mark = response_id[len(_PREFIX) : -_DIGITS], response_id[-_DIGITS:]
+        if not unique.isalnum():  # a blank would be the end of it in what is signed
+            return False
         return hmac.compare_digest(mark, self._mark(unique, tenant))
 
     def note(self, response_id: str, replica: str, model: str, now: float) -> None:

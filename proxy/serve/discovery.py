@@ -18,6 +18,10 @@ from core.loading import ConfigProblems, convert
 from core.section import Section
 from proxy.serve.discover_config import OWN_KEYS, DiscoverConfig, DnsConfig
 
+LONGEST_LIST = 256 * 1024
+"""Bytes of a `replicas_file`: thousands of replicas. Reading as much holds up the supervisor for a
+second."""
+
 Found = Mapping[str, tuple[str, ...]]
 """What DNS answered last, by query: see `DiscoverConfig.queries` and `lookup.Answer`."""
 

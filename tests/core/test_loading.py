@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from core.errors import ConfigError
-from core.loading import ConfigProblems, Problem, convert, load, schema
+from core.loading import ConfigProblems, Problem, convert, load, read_bounded, schema
 from core.section import Contradictions, FilePath, Secret, Section
 
 
@@ -266,3 +267,17 @@ def outcome(document: object) -> tuple[Root | None, tuple[Problem, ...]]:
         return convert(document, Root, "/base"), ()
     except ConfigProblems as error:
         return None, error.problems
+
+
+def test_what_others_write_is_read_within_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "replicas.yaml"
+    file.write_bytes(b"12345678")
+    assert read_bounded(str(file), 8) == b"12345678"
+    with pytest.raises(ConfigError, match="is larger than 7 bytes"):
+        read_bounded(str(file), 7)
+    with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
+        read_bounded(str(tmp_path / "nothing"), 8)
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="is no plain file"):
+            read_bounded(str(path), 8)

@@ -97,6 +97,18 @@ async def test_replicas_of_a_file_come_and_go(tmp_path: Path) -> None:
             code, said = await headrace(gateway, "reload")
             assert code == 2
             assert f"{listed}: $.replicas[0]" in said
+            for text in (
+                "",
+                "replicas: [{url: 'http://127.0.0.1:1', mod",
+                "\0" * 64,
+                "#" * 300_000,
+            ):
+                write(text=text)
+                assert (await headrace(gateway, "reload"))[0] == 2, text[:20]
+            os.unlink(listed)
+            assert (await headrace(gateway, "reload"))[0] == 2
+            os.mkfifo(listed)
+            assert (await headrace(gateway, "reload"))[0] == 2
             await spread(gateway, 2)
             assert served(one) == 4
             write(two)

@@ -3,6 +3,14 @@ from __future__ import annotations
 from proxy.pins import MOST, TTL_S, Pins
 
 
+def test_no_tenant_is_named_by_the_end_of_an_id() -> None:
+    """What is signed is `unique tenant`: a blank must not move from one to the other."""
+    pins = Pins(b"secret")
+    mark = pins.new_id("abc", "x acme")[-32:]
+    assert pins.owned("resp_abc" + mark, "x acme")
+    assert not pins.owned("resp_abc x" + mark, "acme")
+
+
 def test_an_id_tells_whose_it_is() -> None:
     response_id = Pins(b"secret").new_id("feed" * 8, "acme")
     assert response_id.startswith("resp_" + "feed" * 8)

@@ -10,13 +10,13 @@ from typing import Literal, cast
 
 from core.describe import counted, did_you_mean
 from core.errors import ConfigError
-from core.loading import parse, read
+from core.loading import parse, read, read_bounded
 from proxy.listen.sockets import Sockets
 from proxy.serve import app, core_process
 from proxy.serve.config import Config
 from proxy.serve.config_warnings import warnings
 from proxy.serve.differences import differences
-from proxy.serve.discovery import merged
+from proxy.serve.discovery import LONGEST_LIST, merged
 from proxy.serve.finder import check_library, look_once
 from proxy.serve.floors import unsafe_libraries
 from proxy.serve.references import missing_references, referenced_files
@@ -55,7 +55,7 @@ def read_config(
         return text, config
     listed = None
     if config.replicas_file is not None:
-        listed = str(config.replicas_file), read(config.replicas_file)
+        listed = str(config.replicas_file), read_bounded(config.replicas_file, LONGEST_LIST)
     text = merged(text, os.path.dirname(os.path.abspath(path)), listed, drained, found)
     config = parse(text, path, Config)
     seen.update({file: identity(file) for file in referenced_files(config) if file not in seen})
