@@ -1,13 +1,14 @@
 """`python -m bench.abuse`: what does an abusive HTTP/2 client do to the others?
 
-For each pattern of abuse two windows of ten seconds alternate, in several rounds: with a connection
-that says nothing, and with one that abuses until it is cut; with `--again` there is a third one, in
-which a client abuses on one connection after the other. In each one a neighbour asks for one token at a time, on a connection of its own. Printed are for each
-pattern how much of it was said on one connection and how many requests began at the upstream (the
-most of all rounds), and the neighbour's time to first token, 99th percentile, against that of the
-windows without abuse (medians of the rounds). CPU is what the gateway uses of its core meanwhile.
-What else the machine does shows in `noise`: by how much windows without abuse differ from the ones
-before them, the median and the greatest.
+For each pattern of abuse two windows of ten seconds alternate, in several rounds: with a
+connection that says nothing, and with one that abuses until it is cut; with `--again` there is a
+third one, in which a client abuses on one connection after the other. In each one a neighbour asks
+for one token at a time, on a connection of its own. Printed are for each pattern how much of it was
+said on one connection and how many requests began at the upstream (the most of all rounds), and the
+neighbour's time to first token, 99th percentile, against that of the windows without abuse (medians
+of the rounds). CPU is what the gateway uses of its core meanwhile. What else the machine does shows
+in `noise`: by how much windows without abuse differ from the ones before them, the median and the
+greatest.
 
 The gateway has one worker and a core to itself where there are two; neighbour, abuser and upstream
 share the others.
@@ -28,14 +29,14 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import uvloop
-from hpack import Encoder
 
+from bench.abuse_patterns import PATTERNS, QUIET, UNREAD, Speaker
 from bench.measure import quantile
 from bench.processes import (
     BenchError,
@@ -52,119 +53,10 @@ from core.http2 import frames
 from core.http2.frames import PREFACE, frame
 
 ROUNDS, WINDOW_S = 2, 10.0
-MOST_RESETS, MOST_FRAMES, MOST_REQUESTS, BAR = 500, 1_000, 200, 2.0
+MOST_REQUESTS, BAR = 200, 2.0
 AT_ONCE, PAUSE_S = 10, 0.001
-DELAYED = 40  # requests, before the first is reset
-QUIET = ""
 _UNREAD_BYTES = 65_536
-_BODY = (
-    b'{"model":"demo","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"abuse"}]}'
-)
 _GOAWAY = bytes([frames.GOAWAY]) + bytes(5)  # type, flags, stream
-_OPEN = frames.END_HEADERS
-_LARGE = ("x-large", "x" * 3_900)
-
-
-class Speaker:
-    """Writes what one connection says."""
-
-    def __init__(self, token: str) -> None:
-        self._encoder = Encoder()
-        self._ids = itertools.count(1, 2)
-        self._head = [
-            (":method", "POST"),
-            (":scheme", "https"),
-            (":authority", "localhost"),
-            (":path", "/v1/chat/completions"),
-            ("content-type", "application/json"),
-            ("authorization", f"Bearer {token}"),
-        ]
-
-    def __repr__(self) -> str:
-        return "<Speaker>"
-
-    def head(self, flags: int = _OPEN, more: int = 0) -> tuple[int, bytes]:
-        stream, block = next(self._ids), self._encoder.encode([*self._head, *[_LARGE] * more])
-        return stream, frame(frames.HEADERS, flags, stream, block)
-
-    def ask(self, tokens: int = 1) -> tuple[int, bytes]:
-        stream, head = self.head()
-        return stream, head + frame(frames.DATA, frames.END_STREAM, stream, _BODY % tokens)
-
-
-Pattern = Callable[[Speaker], Iterator[bytes]]
-"""What is said again and again: one item is one reset or one frame."""
-
-
-def _nothing(speaker: Speaker) -> Iterator[bytes]:
-    return iter(())
-
-
-def _rapid_reset(speaker: Speaker) -> Iterator[bytes]:
-    """A little later, so that work has begun."""
-    while True:
-        stream, said = speaker.ask(100_000)
-        if stream > 2 * DELAYED:
-            said += frame(frames.RST_STREAM, 0, stream - 2 * DELAYED, b"\0\0\0\x08")
-        yield said
-
-
-def _made_reset(speaker: Speaker) -> Iterator[bytes]:
-    while True:
-        stream, said = speaker.ask(1_000)
-        yield said + frame(frames.WINDOW_UPDATE, 0, stream, bytes(4))
-
-
-def _too_many(speaker: Speaker) -> Iterator[bytes]:
-    while True:
-        yield speaker.ask(100_000)[1]
-
-
-def _unread(speaker: Speaker) -> Iterator[bytes]:
-    """Not to be cut: so many streams are allowed, and each waits for its window alone."""
-    yield frame(frames.SETTINGS, 0, 0, b"\0\x04\0\0\0\0") + speaker.ask(100_000)[1]
-    for _ in range(99):
-        yield speaker.ask(100_000)[1]
-
-
-def _headers(speaker: Speaker) -> Iterator[bytes]:
-    while True:
-        yield speaker.head(frames.END_HEADERS | frames.END_STREAM, more=14)[1]
-
-
-def _continuations(speaker: Speaker) -> Iterator[bytes]:
-    stream, head = speaker.head(frames.END_STREAM)
-    yield head
-    yield from itertools.repeat(frame(frames.CONTINUATION, 0, stream))
-
-
-def _in_a_body(kind: int, payload: bytes) -> Pattern:
-    def said(speaker: Speaker) -> Iterator[bytes]:
-        stream, head = speaker.head()
-        yield head
-        yield from itertools.repeat(frame(kind, 0, stream, payload))
-
-    return said
-
-
-def _again(kind: int, payload: bytes = b"", stream: int = 0) -> Pattern:
-    return lambda _: itertools.repeat(frame(kind, 0, stream, payload))
-
-
-PATTERNS: dict[str, tuple[Pattern, int]] = {
-    QUIET: (_nothing, 0),
-    "resets by the client": (_rapid_reset, MOST_RESETS),
-    "resets by the gateway": (_made_reset, MOST_RESETS),
-    "streams too many": (_too_many, MOST_RESETS),
-    "SETTINGS": (_again(frames.SETTINGS), MOST_FRAMES),
-    "PING": (_again(frames.PING, bytes(8)), MOST_FRAMES),
-    "PRIORITY": (_again(frames.PRIORITY, bytes(4) + b"\x10", 101), MOST_FRAMES),
-    "WINDOW_UPDATE": (_again(frames.WINDOW_UPDATE, b"\0\0\0\1"), MOST_FRAMES),
-    "empty DATA": (_in_a_body(frames.DATA, b""), MOST_FRAMES),
-    "CONTINUATION": (_continuations, MOST_FRAMES),
-    "large header lists": (_headers, MOST_FRAMES),
-    "windows that stay shut": (_unread, MOST_FRAMES),
-}
 
 
 class Abuser(asyncio.Protocol):
@@ -348,7 +240,7 @@ def run(rig: Rig, names: list[str], rounds: int, again: bool) -> Iterator[str]:
         requests = max(one.requests for one in found.once)
         ratio = found.ratio(found.once)
         worst = max(worst, ratio)
-        held = all(one.cuts for one in found.once) or PATTERNS[name][0] is _unread
+        held = all(one.cuts for one in found.once) or name == UNREAD
         if not held or most > PATTERNS[name][1] or requests > MOST_REQUESTS or ratio > BAR:
             missed.append(name)
         yield (
