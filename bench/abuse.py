@@ -253,7 +253,7 @@ def run(rig: Rig, names: list[str], rounds: int, again: bool) -> Iterator[str]:
                 f"{'':24} connecting anew {connections:.0f} times, {begun:.0f} requests; "
                 f"x{found.ratio(found.again):.2f}; CPU {found.share(found.again)}"
             )
-    noise = [max(a / b, b / a) for a, b in itertools.pairwise(quiet)]
+    noise = [max(a / b, b / a) for a, b in itertools.pairwise(quiet)] or [1.0]
     yield (
         f"abuse: missed={len(missed)} worst_ratio={worst:.2f} bar={BAR:.0f} "
         f"noise={statistics.median(noise):.2f} most_noise={max(noise):.2f}"

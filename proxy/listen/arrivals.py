@@ -156,7 +156,8 @@ class Arrivals:
 
         def note() -> None:
             self._loop.remove_reader(sock)
-            heard.set_result(None)
+            if not heard.done():  # else it was cancelled in this very pass of the loop
+                heard.set_result(None)
 
         self._loop.add_reader(sock, note)
         try:
