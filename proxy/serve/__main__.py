@@ -8,6 +8,7 @@ gateway that was meant is not there, or does not give way.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+@functools.cache
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace", description="An edge gateway and reverse proxy for LLM streaming."
