@@ -1,14 +1,14 @@
 """`python -m bench.abuse`: what does an abusive HTTP/2 client do to the others?
 
-For each pattern of abuse two windows of ten seconds alternate, in several rounds: with a
-connection that says nothing, and with one that abuses until it is cut; with `--again` there is a
-third one, in which a client abuses on one connection after the other. In each one a neighbour asks
-for one token at a time, on a connection of its own. Printed are for each pattern how much of it was
-said on one connection and how many requests began at the upstream (the most of all rounds), and the
-neighbour's time to first token, 99th percentile, against that of the windows without abuse (medians
-of the rounds). CPU is what the gateway uses of its core meanwhile. What else the machine does shows
-in `noise`: by how much windows without abuse differ from the ones before them, the median and the
-greatest.
+For each pattern of abuse printed are: how much of it was said on one connection until that was cut;
+how many requests began at the upstream; the CPU time that the gateway spent on it all, with nothing
+else to do; and the time to first token of a neighbour, who asks for one token at a time on a
+connection of its own, 99th percentile, in windows of ten seconds with the abuse and without it (a
+connection that says nothing), in turn. Of several rounds the most, and of times the median.
+
+The first three hardly depend on what else the machine does; for the last one `noise` says by how
+much windows without abuse differ from the ones before them, the median and the greatest. CPU time
+that is less than 1 % of the window can move no 99th percentile far.
 
 The gateway has one worker and a core to itself where there are two; neighbour, abuser and upstream
 share the others.
@@ -30,7 +30,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -52,7 +52,7 @@ from bench.upstream import Engine, Upstream
 from core.http2 import frames
 from core.http2.frames import PREFACE, frame
 
-ROUNDS, WINDOW_S = 2, 10.0
+ROUNDS, WINDOW_S, COST_S = 2, 10.0, 2.0
 MOST_REQUESTS, BAR = 200, 2.0
 AT_ONCE, PAUSE_S = 10, 0.001
 _UNREAD_BYTES = 65_536
@@ -93,25 +93,20 @@ class Abuser(asyncio.Protocol):
         return said
 
 
-async def abuse(name: str, port: int, authority: str, token: str, again: bool) -> None:
-    """The process that abuses, for one window; what it did is printed as JSON."""
+async def abuse(name: str, seconds: float, port: int, authority: str, token: str) -> None:
+    """The process that abuses on one connection; what it did is printed as JSON."""
     os.nice(10)  # it is not to take what the neighbour needs of their common core
     context = ssl.create_default_context(cafile=authority)
     context.set_alpn_protocols(["h2"])
     loop = asyncio.get_running_loop()
     print("ready", flush=True)
-    end_at = time.monotonic() + WINDOW_S
-    most = connections = cuts = 0
-    while time.monotonic() < end_at:
-        _, abuser = await loop.create_connection(
-            Abuser, "127.0.0.1", port, ssl=context, server_hostname="localhost"
-        )
-        most = max(most, await abuser.say(PATTERNS[name][0](Speaker(token)), end_at))
-        connections, cuts = connections + 1, cuts + abuser.cut.done()
-        abuser.transport.abort()
-        if not again:
-            await asyncio.sleep(end_at - time.monotonic())
-    print(json.dumps({"most": most, "connections": connections, "cuts": cuts}))
+    end_at = time.monotonic() + seconds
+    _, abuser = await loop.create_connection(
+        Abuser, "127.0.0.1", port, ssl=context, server_hostname="localhost"
+    )
+    said = await abuser.say(PATTERNS[name][0](Speaker(token)), end_at)
+    await asyncio.sleep(max(0.0, end_at - time.monotonic()))
+    print(json.dumps({"said": said, "cut": abuser.cut.done()}))
 
 
 class Counting(Upstream):
@@ -140,39 +135,12 @@ async def serve(ports: list[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`p99_ms` is the neighbour's, `share` the gateway's of its core; the rest is the abuser's."""
+    """`p99_ms` is the neighbour's, the rest what the abuser did and what came of it."""
 
     p99_ms: float
-    share: float
+    said: int
+    cut: bool
     requests: int
-    most: int
-    connections: int
-    cuts: int
-
-
-@dataclass(slots=True)
-class Found:
-    quiet: list[Window] = field(default_factory=list)
-    once: list[Window] = field(default_factory=list)
-    again: list[Window] = field(default_factory=list)
-
-    @property
-    def quiet_ms(self) -> float:
-        return statistics.median(one.p99_ms for one in self.quiet)
-
-    @property
-    def again_counts(self) -> tuple[float, float]:
-        """Connections, and requests that began, of one window."""
-        median = statistics.median
-        connections = median(one.connections for one in self.again)
-        return connections, median(one.requests for one in self.again)
-
-    def share(self, windows: list[Window]) -> str:
-        return f"{statistics.median(one.share for one in windows):.0%}"
-
-    def ratio(self, windows: list[Window]) -> float:
-        pairs = zip(windows, self.quiet, strict=True)
-        return statistics.median(one.p99_ms / quiet.p99_ms for one, quiet in pairs)
 
 
 class Rig:
@@ -200,21 +168,29 @@ class Rig:
     def __repr__(self) -> str:
         return f"<Rig gateway={self._gateway}>"
 
-    def window(self, pattern: str = QUIET, *, again: bool = False) -> Window:
+    def window(self, pattern: str = QUIET) -> Window:
         before = self._asked()
-        command = [sys.executable, "-m", "bench.abuse", "--abuser", pattern, *self._abuser]
-        command += ["again"] if again else []
-        abuser = self._processes.start("abuser", command, stdout=subprocess.PIPE)
-        assert abuser.stdout is not None
-        abuser.stdout.readline()
-        cpu_before, began = self._cpu_ns(), time.monotonic_ns()
+        abuser = self._begin(pattern, WINDOW_S)
         answer = self._client("latency", names=["headrace"], seconds=WINDOW_S)
         if "failed" in answer:
             raise BenchError(answer["failed"])
         p99_ms = quantile(answer["times_ms"]["headrace"], 0.99)
-        share = (self._cpu_ns() - cpu_before) / (time.monotonic_ns() - began)
         did, _ = abuser.communicate()
-        return Window(p99_ms, share, self._asked() - before, **json.loads(did))
+        return Window(p99_ms, requests=self._asked() - before, **json.loads(did))
+
+    def cost_ms(self, pattern: str) -> float:
+        """CPU time of the gateway in COST_S without a neighbour."""
+        abuser = self._begin(pattern, COST_S)
+        before = self._cpu_ns()
+        abuser.communicate()
+        return (self._cpu_ns() - before) / 1e6
+
+    def _begin(self, pattern: str, seconds: float) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "bench.abuse", "--abuser", pattern, str(seconds)]
+        abuser = self._processes.start("abuser", [*command, *self._abuser], stdout=subprocess.PIPE)
+        assert abuser.stdout is not None
+        abuser.stdout.readline()  # it is ready
+        return abuser
 
     def _cpu_ns(self) -> int:
         return sum(map(cpu_ns, family(self._gateway)))
@@ -225,35 +201,26 @@ class Rig:
             return int(answer.read())
 
 
-def run(rig: Rig, names: list[str], rounds: int, again: bool) -> Iterator[str]:
+def run(rig: Rig, names: list[str], rounds: int) -> Iterator[str]:
     rig.window()
-    missed, worst, quiet = [], 0.0, list[float]()
+    idle_ms = statistics.median(rig.cost_ms(QUIET) for _ in range(rounds))
+    missed, worst, all_quiet = [], 0.0, list[float]()
     for name in names:
-        found = Found()
-        for _ in range(rounds):
-            found.quiet.append(rig.window())
-            found.once.append(rig.window(name))
-            if again:
-                found.again.append(rig.window(name, again=True))
-        quiet += [one.p99_ms for one in found.quiet]
-        most = max(one.most for one in found.once)
-        requests = max(one.requests for one in found.once)
-        ratio = found.ratio(found.once)
+        cost_ms = statistics.median(rig.cost_ms(name) for _ in range(rounds)) - idle_ms
+        pairs = [(rig.window(), rig.window(name)) for _ in range(rounds)]
+        said = max(abused.said for _, abused in pairs)
+        requests = max(abused.requests for _, abused in pairs)
+        ratio = statistics.median(abused.p99_ms / quiet.p99_ms for quiet, abused in pairs)
         worst = max(worst, ratio)
-        held = all(one.cuts for one in found.once) or name == UNREAD
-        if not held or most > PATTERNS[name][1] or requests > MOST_REQUESTS or ratio > BAR:
+        all_quiet += [quiet.p99_ms for quiet, _ in pairs]
+        held = name == UNREAD or all(abused.cut for _, abused in pairs)
+        if not held or said > PATTERNS[name][1] or requests > MOST_REQUESTS or ratio > BAR:
             missed.append(name)
         yield (
-            f"{name:24} {most:5} said, {requests:4} requests; p99 {found.quiet_ms:6.2f} ms, "
-            f"x{ratio:.2f}; CPU {found.share(found.quiet)}, {found.share(found.once)}"
+            f"{name:24} {said:5} said, {requests:4} requests, {cost_ms:5.0f} ms of CPU; "
+            f"p99 {statistics.median(quiet.p99_ms for quiet, _ in pairs):6.2f} ms, x{ratio:.2f}"
         )
-        if again:
-            connections, begun = found.again_counts
-            yield (
-                f"{'':24} connecting anew {connections:.0f} times, {begun:.0f} requests; "
-                f"x{found.ratio(found.again):.2f}; CPU {found.share(found.again)}"
-            )
-    noise = [max(a / b, b / a) for a, b in itertools.pairwise(quiet)] or [1.0]
+    noise = [max(a / b, b / a) for a, b in itertools.pairwise(all_quiet)] or [1.0]
     yield (
         f"abuse: missed={len(missed)} worst_ratio={worst:.2f} bar={BAR:.0f} "
         f"noise={statistics.median(noise):.2f} most_noise={max(noise):.2f}"
@@ -266,17 +233,16 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 2")
-    parser.add_argument("--again", action="store_true", help="and by clients that come again")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--upstream", nargs=2, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--abuser", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--abuser", nargs=5, help=argparse.SUPPRESS)
     parser.add_argument("--only", choices=[*PATTERNS][1:], help="one pattern")
     arguments = parser.parse_args()
     if arguments.upstream:
         uvloop.run(serve(arguments.upstream))
     if arguments.abuser:
-        name, port, authority, token, *again = arguments.abuser
-        uvloop.run(abuse(name, int(port), authority, token, bool(again)))
+        name, seconds, port, authority, token = arguments.abuser
+        uvloop.run(abuse(name, float(seconds), int(port), authority, token))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     names = [arguments.only] if arguments.only else [*PATTERNS][1:]
@@ -284,7 +250,7 @@ def main() -> int:
         folder = Path(folder_name)
         with Processes(folder) as processes:
             try:
-                for line in run(Rig(processes, folder), names, arguments.rounds, arguments.again):
+                for line in run(Rig(processes, folder), names, arguments.rounds):
                     print(line, flush=True)
             except BenchError as error:
                 print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
