@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from core.kv_events import CPU, DISK, GPU
 from core.section import Contradictions, FilePath, Secret, Section
 
 Objective = Literal["ttft", "balanced", "tpot"]
@@ -189,6 +190,35 @@ class HostsConfig(Section):
     redis: bool = False
 
 
+class TiersConfig(Section):
+    """What a token is worth that an engine holds in memory (`cpu`) or on disk, beside 1 on the GPU;
+    0: nothing. Where that is more than nothing and less than in the tier before, each replica takes
+    another bit of the prefix index."""
+
+    cpu: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    disk: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.disk > self.cpu:
+            raise ValueError("`disk` must not be above `cpu`: it takes longer to fetch from")
+
+    @property
+    def levels(self) -> tuple[tuple[int, float], ...]:
+        """The slowest tier of each worth, and that, the best first."""
+        levels = [(GPU, 1.0)]
+        for tier, worth in ((CPU, self.cpu), (DISK, self.disk)):
+            if worth == levels[-1][1]:
+                levels[-1] = tier, worth
+            elif worth:
+                levels.append((tier, worth))
+        return tuple(levels)
+
+    @property
+    def slower(self) -> int:
+        """How many levels there are beyond the best."""
+        return len(self.levels) - 1
+
+
 class RoutingConfig(Section):
     """How a replica is chosen. All durations in seconds, sizes in tokens.
 
@@ -215,6 +245,7 @@ class RoutingConfig(Section):
     debug_header: DebugHeaderConfig = DebugHeaderConfig()
     disaggregation: DisaggregationConfig = DisaggregationConfig()
     hosts: HostsConfig = HostsConfig()
+    tiers: TiersConfig = TiersConfig()
 
     def __post_init__(self) -> None:
         if self.decode_weight is not None and not 0 <= self.decode_weight <= 10:

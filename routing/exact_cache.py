@@ -19,9 +19,6 @@ still, the time is twice that."""
 _LONGEST_EXPIRE_S = 1.0
 _SMOOTHING = 0.1
 
-_SLOWEST = CPU
-"""Fetching from memory is worth nearly as much as having it, fetching from disk is not."""
-
 _LARGEST = 1024
 """Blocks of an engine that has told nothing are believed not to have more tokens."""
 
@@ -35,36 +32,45 @@ class _Rank:
 
     def __init__(self, cache: ExactCache) -> None:
         self._cache = cache
-        self.held: set[int] = set()
+        self.held: list[set[int]] = [set() for _ in cache.slowest]
         self.residency = Residency(cache.block_tokens, cache.start, self)
 
     def hold(self, block: int, tier: int) -> None:
-        if tier > _SLOWEST:
-            self.unhold(block)
-        elif block not in self.held:
-            self.held.add(block)
-            self._cache.held(block)
+        for level, slowest in enumerate(self._cache.slowest):
+            held = self.held[level]
+            if tier <= slowest:
+                if block not in held:
+                    held.add(block)
+                    self._cache.held(level, block)
+            elif block in held:
+                held.discard(block)
+                self._cache.gone(level, block)
 
     def unhold(self, block: int) -> None:
-        if block in self.held:
-            self.held.discard(block)
-            self._cache.gone(block)
+        for level, held in enumerate(self.held):
+            if block in held:
+                held.discard(block)
+                self._cache.gone(level, block)
 
     def clear(self) -> None:
-        held, self.held = self.held, set()
-        self._cache.cleared(held)
+        for level, held in enumerate(self.held):
+            self.held[level] = set()
+            self._cache.cleared(level, held)
 
 
 class ExactCache:
     """`place` tells where the replica's part of the index is, if it has one; `start` begins a
-    chain of keys (adapter, salt). Only while it is `used` does the index go by it."""
+    chain of keys (adapter, salt). Only while it is `used` does the index go by it. `slowest`: for
+    the target, and each of its slower ones, the slowest tier that counts there."""
 
     def __init__(
         self,
         block_tokens: int,
         start: Callable[[str | None, str], int],
         place: Callable[[], Place | None],
+        slowest: Sequence[int] = (CPU,),
     ) -> None:
+        self.slowest = tuple(slowest)
         self.block_tokens = block_tokens
         self.start = start
         self._find = place
@@ -135,28 +141,29 @@ class ExactCache:
 
     # --- told by ranks
 
-    def held(self, block: int) -> None:
+    def held(self, level: int, block: int) -> None:
         if self._used and self._place is not None:
             index, target = self._place
-            index.hold(target, block)
+            index.hold(_at(target, level), block)
 
-    def gone(self, block: int) -> None:
-        if self._used and self._place is not None and not self._elsewhere(block):
+    def gone(self, level: int, block: int) -> None:
+        if self._used and self._place is not None and not self._elsewhere(level, block):
             index, target = self._place
-            index.unhold(target, block)
+            index.unhold(_at(target, level), block)
 
-    def cleared(self, blocks: set[int]) -> None:
+    def cleared(self, level: int, blocks: set[int]) -> None:
         if not self._used or self._place is None:
             return
         index, target = self._place
-        if not any(rank.held for rank in self._ranks.values()):
-            index.clear(target)
+        if not any(rank.held[level] for rank in self._ranks.values()):
+            index.clear(_at(target, level))
             return
         for block in blocks:
-            self.gone(block)
+            self.gone(level, block)
 
-    def _elsewhere(self, block: int) -> bool:
-        return len(self._ranks) > 1 and any(block in rank.held for rank in self._ranks.values())
+    def _elsewhere(self, level: int, block: int) -> bool:
+        ranks = self._ranks
+        return len(ranks) > 1 and any(block in rank.held[level] for rank in ranks.values())
 
     def _put(self, place: Place | None) -> None:
         """Tell everything there."""
@@ -165,10 +172,17 @@ class ExactCache:
             return
         index, target = place
         index.use_exact(target, self._used)
+        for one in target.slower:
+            index.clear(one)
         if self._used:
             for rank in self._ranks.values():
-                for block in rank.held:
-                    index.hold(target, block)
+                for level, blocks in enumerate(rank.held):
+                    for block in blocks:
+                        index.hold(_at(target, level), block)
+
+
+def _at(target: Target, level: int) -> Target:
+    return target.slower[level - 1] if level else target
 
 
 def _same(one: Place, other: Place) -> bool:

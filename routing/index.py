@@ -29,9 +29,11 @@ _EVERYTHING = 1 << 62
 
 
 class PrefixIndex:
-    """`max_entries` bounds the resident blocks of all targets together."""
+    """`max_entries` bounds the resident blocks of all targets together. `slower`: how many further
+    tiers each target has."""
 
-    def __init__(self, max_entries: int, masks: Masks | None = None) -> None:
+    def __init__(self, max_entries: int, masks: Masks | None = None, slower: int = 0) -> None:
+        self.slower = slower
         self._max_entries = max_entries
         self._masks: Masks = {} if masks is None else masks
         self._held_by = self._masks.get
@@ -51,16 +53,20 @@ class PrefixIndex:
     def add(self, capacity: int, name: str = "") -> Target:
         """A new, cold target holding up to `capacity` blocks. `name`: its replica's id, for an
         index that shares what it knows with other processes."""
-        return self._join(Target(self._free_bit(), max(capacity, 1)))
+        target = Target(self._free_bit(), max(capacity, 1))
+        target.slower = tuple(Target(self._free_bit(), 1) for _ in range(self.slower))
+        return self._join(target)
 
-    def add_at(self, bit: int, capacity: int) -> Target:
-        """As `add`, with a bit of the caller's choice that no other target has. All targets of an
+    def add_at(self, bit: int, capacity: int, slower: Sequence[int] = ()) -> Target:
+        """As `add`, with bits of the caller's choice that no other target has. All targets of an
         index are made by `add`, or all by this."""
         for dying in self._dying:
-            if dying.bit == bit:
+            if dying.bit == bit or dying.bit in slower:
                 self._wipe(dying, _EVERYTHING)
-        self._dying = [dying for dying in self._dying if dying.bit != bit]
-        return self._join(Target(bit, max(capacity, 1), fixed=True))
+        self._dying = [one for one in self._dying if one.bit != bit and one.bit not in slower]
+        target = Target(bit, max(capacity, 1), fixed=True)
+        target.slower = tuple(Target(each, 1, fixed=True) for each in slower)
+        return self._join(target)
 
     def _join(self, target: Target) -> Target:
         self._targets.append(target)
@@ -85,9 +91,10 @@ class PrefixIndex:
         """Forget a target wholly. Its bit matches nothing from now on; its blocks go bit by bit
         with later calls, as a large one at once would hold the event loop."""
         if target.alive:
-            target.alive = False
             self._targets.remove(target)
-            self._dying.append(target)
+            for one in (target, *target.slower):
+                one.alive = False
+                self._dying.append(one)
             self._bound_all()
 
     def clear_all(self) -> None:

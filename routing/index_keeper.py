@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from routing.announcements import Key, Kind, Record, heading, records
 from routing.index import Masks, PrefixIndex, Target
+from routing.index_target import ONE_TIER, Tiers
 
 _COLD_AGAIN_S = 10.0
 
@@ -43,6 +44,7 @@ class _Sent:
 
 class IndexKeeper:
     """`life_of(worker)` tells in which life each of the `workers` is, `life` is the keeper's own.
+    `tiers`: where the bits of slower tiers are.
 
     What is on its way is exact whatever dies: of a dead worker nothing counts, and for a keeper in
     its next life every worker announces all anew (see `announcements`). What replicas hold is as
@@ -56,8 +58,11 @@ class IndexKeeper:
         life_of: Callable[[int], int],
         life: int,
         workers: int,
+        *,
+        tiers: Tiers = ONE_TIER,
     ) -> None:
         self._masks = masks
+        self._tiers = tiers
         self.index = PrefixIndex(min(max_entries, masks.entries), masks)
         self._life_of = life_of
         self._life = life
@@ -94,8 +99,8 @@ class IndexKeeper:
         for name, room in rooms.items():
             target = self._targets.get(room.place)
             if target is None:
-                bit = 1 << room.place
-                self._targets[room.place] = self.index.add_at(bit, room.capacity)
+                bit, slower = 1 << room.place, self._tiers.bits(room.place)
+                self._targets[room.place] = self.index.add_at(bit, room.capacity, slower)
             elif self._rooms[name].capacity != room.capacity:
                 self.index.resize(target, room.capacity)
         self._rooms = dict(rooms)
@@ -104,9 +109,9 @@ class IndexKeeper:
     def adopt(self) -> None:
         """Go on from what is in the memory. To be called once, after `use`, before all else."""
         known = 0
-        for target in self._targets.values():
+        targets = [one for each in self._targets.values() for one in (each, *each.slower)]
+        for target in targets:
             known |= target.bit
-        targets = list(self._targets.values())
         strays = []
         for block, mask in self._masks.adopt():
             if mask & ~known:
@@ -123,7 +128,8 @@ class IndexKeeper:
     def forget_held(self) -> None:
         """Nothing of what replicas hold is known any more: blocks are made in another way."""
         for target in self._targets.values():
-            self.index.clear(target)
+            for one in (target, *target.slower):
+                self.index.clear(one)
 
     def review(self) -> None:
         """Take off what dead workers had sent. To be called several times a second."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Reading(Protocol):
@@ -23,13 +23,28 @@ class Masks(Reading, Protocol):
     def __len__(self) -> int: ...
 
 
+class Tiers(NamedTuple):
+    """The bits of `slower` further tiers of each of `places` replicas."""
+
+    places: int
+    slower: int
+
+    def bits(self, place: int) -> tuple[int, ...]:
+        return tuple(1 << place + self.places * tier for tier in range(1, self.slower + 1))
+
+
+ONE_TIER = Tiers(0, 0)
+
+
 class Target:
     """One replica's part of the index. `resident` is in order of use, the oldest first; beyond
     `most` of them the oldest go. `expected` counts what is on its way.
 
     `exact`: it tells what it `held`, and nothing is judged resident. `leaving` are prompts whose
     first token came, the first `due` of them at the last `expire` or before. `fixed`: its bit was
-    given by the caller. `name` and `place` are for an index that shares what it knows.
+    given by the caller. `name` and `place` are for an index that shares what it knows. `slower`:
+    what the replica holds in these tiers and in all faster ones, where tiers differ in worth; they
+    only ever `held`.
     """
 
     __slots__ = (
@@ -47,6 +62,7 @@ class Target:
         "nominal",
         "place",
         "resident",
+        "slower",
     )
 
     def __init__(self, bit: int, capacity: int, *, fixed: bool = False) -> None:
@@ -62,6 +78,7 @@ class Target:
         self.nominal = capacity
         self.most = capacity
         self.alive = True
+        self.slower: tuple[Target, ...] = ()
         self.resident: dict[int, None] = {}
         self.expected: dict[int, int] = {}
 

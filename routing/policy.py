@@ -137,6 +137,7 @@ class PrefixAffinity:
         self._window = config.tie_window_s
         self._slow_start_s = config.slow_start_s
         self._session_bonus_s = config.session_bonus_s
+        self._slower = tuple(worth for _, worth in config.tiers.levels[1:])
 
     def __repr__(self) -> str:
         return f"<PrefixAffinity {self._index}>"
@@ -208,6 +209,9 @@ class PrefixAffinity:
             newest_at = max(newest_at, member.appeared_at)
         if len(blocks) * block_tokens >= wish[0]:
             blocks = blocks[:-1]  # an engine computes the last token anyway, so it never finds it
+        if self._slower:
+            matches, cached = self._look_by_tiers(members, blocks, mask)
+            return blocks, matches, cached, newest_at
         matches = self._index.match(blocks, mask)
         if len(matches) == 1:
             return blocks, matches, [matches[0][1] * block_tokens] * len(members), newest_at
@@ -219,6 +223,26 @@ class PrefixAffinity:
                     cached.append(count * block_tokens)
                     break
         return blocks, matches, cached, newest_at
+
+    def _look_by_tiers(
+        self, members: Sequence[Member], blocks: Sequence[int], mask: int
+    ) -> tuple[list[tuple[int, int]], list[int]]:
+        """What is only in a slower tier counts for less: pairs as of `match`, and tokens' worth."""
+        every = mask
+        for member in members:
+            for one in member.entry.slower:
+                every |= one.bit
+        matches = self._index.match(blocks, every)
+        cached = []
+        for member in members:
+            most = _count(matches, member.entry.bit)
+            worth = float(most)
+            for one, weight in zip(member.entry.slower, self._slower, strict=True):
+                count = _count(matches, one.bit)
+                worth += weight * max(count - most, 0)
+                most = max(count, most)
+            cached.append(int(worth * self._block_tokens))
+        return [(group & mask, count) for group, count in matches if group & mask], cached
 
     def _costs(
         self,
@@ -247,6 +271,10 @@ class PrefixAffinity:
         return [max(0.0, 1.0 - (now - member.appeared_at) / span) * mean for member in members]
 
 
+def _count(matches: Sequence[tuple[int, int]], bit: int) -> int:
+    return next(count for group, count in matches if group & bit)
+
+
 def _untie(
     tied: Sequence[int],
     members: Sequence[Member],
@@ -267,6 +295,11 @@ def _untie(
         text = blocks[apart].to_bytes(8, "little")
         return max([(xxh3_64_intdigest(text, members[number].key), number) for number in tied])[1]
     return min([(_load(members[number]), number) for number in tied])[1]
+
+
+def make_index(config: RoutingConfig) -> PrefixIndex:
+    """One of a process's own, as the configured policy reads it."""
+    return PrefixIndex(config.index_entries, slower=config.tiers.slower)
 
 
 def make_policy(config: RoutingConfig, index: PrefixIndex) -> Policy:

@@ -25,7 +25,7 @@ from routing.index import PrefixIndex, Target
 from routing.lease import Lease
 from routing.ledger import Ledger
 from routing.meters import RouterMeters, WaitingMeters
-from routing.policy import Choice, make_policy
+from routing.policy import Choice, make_index, make_policy
 from routing.score import Wish, has_enough, queue_seconds, work_tokens
 from routing.sessions import Sessions
 from routing.waiting_room import WaitingRoom
@@ -64,7 +64,7 @@ class Router:
         self.clock = clock
         self._host = host
         self._ledger = Ledger() if host is None else host.ledger
-        self.index = PrefixIndex(config.index_entries) if host is None else host.index
+        self.index = make_index(config) if host is None else host.index
         self._policy = make_policy(config, self.index)
         self._fading: list[PrefixIndex] = []
         self._models: dict[str, ModelFleet] = {}
@@ -288,7 +288,7 @@ class Router:
         self._patient = config.admission.max_waiting > 0
         self._room.use(config.admission)
         if cold and self._host is None:
-            before, self.index = self.index, PrefixIndex(config.index_entries)
+            before, self.index = self.index, make_index(config)
             self.index.evictions = before.evictions
             before.clear_all()
             self._fading.append(before)

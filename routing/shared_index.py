@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from routing.announcements import Announcer
 from routing.index import PrefixIndex
-from routing.index_target import Reading, Target
+from routing.index_target import Reading, Target, Tiers
 
 _MOST_UNHEARD = 500_000
 
@@ -28,10 +28,12 @@ class SharedIndex(PrefixIndex):
         places: Mapping[str, int],
         *,
         most_places: int,
+        slower: int = 0,
         heard: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(1 << 62)
+        super().__init__(1 << 62, slower=slower)
+        self._tiers = Tiers(most_places, slower)
         self._held = held
         self._announcer = announcer
         self._places = places
@@ -68,7 +70,8 @@ class SharedIndex(PrefixIndex):
         place = self._places.get(name)
         if place is None:
             self._without_place += 1
-            return self.add_at(1 << self._most_places + self._without_place, capacity)
+            beyond = self._most_places * (1 + self.slower)
+            return self.add_at(1 << beyond + self._without_place, capacity)
         before = self._by_place.get(place)
         if before is not None:
             if before.name == name:  # it was away for long
@@ -78,7 +81,8 @@ class SharedIndex(PrefixIndex):
                 self._announcer.left(place)
             if before.alive:
                 self.remove(before)
-        target = self._by_place[place] = self.add_at(1 << place, capacity)
+        target = self.add_at(1 << place, capacity, self._tiers.bits(place))
+        self._by_place[place] = target
         target.name = name
         target.place = place
         return target

@@ -35,6 +35,7 @@ class CoreLink:
             self._announcer,
             places,
             most_places=memory.places,
+            slower=memory.slower,
             heard=partial(memory.heard.__getitem__, worker),
             wake=self._wake,
         )

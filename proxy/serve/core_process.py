@@ -31,6 +31,7 @@ from proxy.serve.supervise.messages import Message, Outcome
 from proxy.serve.supervise.worker import Reloadable, Stop
 from routing.exact_cache import Place
 from routing.index_keeper import IndexKeeper, Room
+from routing.index_target import Tiers
 
 NAME = "headrace-core"
 """What `ps` and `top` call it."""
@@ -57,6 +58,7 @@ class Core:
             memory.lives.of,
             memory.core_life,
             memory.workers,
+            tiers=Tiers(memory.places, memory.slower),
         )
         self._kv = KvIndex(self._place, _may_be_asked, metrics, time.monotonic)
         self._hosts = HostSharing(memory, metrics, time.monotonic)
@@ -183,6 +185,7 @@ class Core:
             start_of=prepared.prompter.start_of,
             hashing=prepared.marks.hashing,
             block_tokens=routing.block_tokens,
+            tiers=[tier for tier, _ in routing.tiers.levels],
         )
 
     def _place(self, replica_id: str) -> Place | None:

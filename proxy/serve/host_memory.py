@@ -27,15 +27,17 @@ class HostMemory:
     """`number`: a random name of this gateway. `ledger`: what each worker gave each replica, and
     what other gateways did, written by the core in the place of one worker more. `masks`: who holds
     which prefix, written by the core. `lives` of the workers and, the last one, of the core.
-    `lock`: whoever chooses a replica has it. `heard`: the last datagram of each worker that the
-    core has read, written by that. `core_state`: what it says of itself."""
+    `slower`: how many further tiers each replica has there. `lock`: whoever chooses a replica has
+    it. `heard`: the last datagram of each worker that the core has read, written by that.
+    `core_state`: what it says of itself."""
 
-    def __init__(self, workers: int, places: int, entries: int) -> None:
+    def __init__(self, workers: int, places: int, entries: int, slower: int = 0) -> None:
         self.workers = workers
         self.places = places
         self.number = int.from_bytes(os.urandom(8), "little")
         self.ledger = SharedLedger(workers + 1, places)
-        parts = -(-places // WORD_BITS)
+        self.slower = slower
+        parts = -(-places * (1 + slower) // WORD_BITS)
         self.masks = SharedMap(entries) if parts == 1 else WideMap(entries, parts)
         self.lives = SharedLives(workers + 1)
         self.lock = SharedLock()
@@ -51,7 +53,9 @@ class HostMemory:
         """None for a worker that is alone, on its host and among gateways."""
         if config.workers == 1 and not config.routing.hosts.redis:
             return None
-        return cls(config.workers, room_for(config.likely_replicas), _entries(config))
+        slower = config.routing.tiers.slower
+        places = room_for(config.likely_replicas, slower)
+        return cls(config.workers, places, _entries(config), slower)
 
     @property
     def core_life(self) -> int:

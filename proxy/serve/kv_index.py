@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 
 import zmq
@@ -20,7 +20,7 @@ from backend.kv.sockets import Context
 from backend.kv.subscriber import Subscriber
 from core.clock import Clock
 from core.identity import identity
-from core.kv_events import Event, Trust
+from core.kv_events import CPU, Event, Trust
 from core.metrics import Metrics
 from core.tasks import spawn
 from routing.exact_cache import ExactCache, Place
@@ -240,10 +240,11 @@ class KvIndex:
         start_of: Callable[[str], Start | None],
         hashing: Hashable,
         block_tokens: int,
+        tiers: Sequence[int] = (CPU,),
     ) -> None:
         """Follow these from now on, as far as they tell. `start_of` begins chains of a model's
-        keys, `hashing` is what those are made with. One that is reached and hashed as before is
-        followed on."""
+        keys, `hashing` is what those are made with; `tiers` as `slowest` of an `ExactCache`. One
+        that is reached and hashed as before is followed on."""
         before, self._replicas = self._replicas, {}
         for config in replicas:
             start = None if config.kv_source == "off" else start_of(config.model)
@@ -252,14 +253,14 @@ class KvIndex:
             replica_id = config.replica.id
             reached = (config.url, config.protocol, config.tls, config.api_key, config.kv_source)
             whom = (config.model, config.data_parallel_rank)
-            made_of = identity((reached, whom, upstream.timeouts, hashing, block_tokens))
+            made_of = identity((reached, whom, upstream.timeouts, hashing, block_tokens, tiers))
             old = before.pop(replica_id, None)
             if old is not None and old.made_of == made_of:
                 self._replicas[replica_id] = old
                 continue
             if old is not None:
                 self._end(old)
-            cache = ExactCache(block_tokens, start, partial(self._place, replica_id))
+            cache = ExactCache(block_tokens, start, partial(self._place, replica_id), tiers)
             replica = _Replica(replica_id, made_of, cache, self._meters)
             replica.subscriber = Subscriber(
                 config,

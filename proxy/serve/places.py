@@ -20,9 +20,11 @@ _RESTING = 4
 Server = tuple[str, str, str]
 
 
-def room_for(replicas: int) -> int:
-    """How many places a gateway gets that starts with so many replicas: twice as many at least."""
-    return _LEAST * -(-2 * max(replicas, 1) // _LEAST)
+def room_for(replicas: int, slower: int = 0) -> int:
+    """How many places a gateway gets that starts with so many replicas: twice as many at least.
+    Fewer where each has `slower` further tiers, so that as many bits are enough for a few."""
+    least = _LEAST // (1 + slower)
+    return least * -(-2 * max(replicas, 1) // least)
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,9 @@ def prepare(
             raise ConfigError("\n".join(faults))
     if shared is None:
         shared = Shared.make(config.workers, host=HostMemory.make(config))
-    before = Places(room_for(config.likely_replicas), {}) if previous is None else previous.places
-    places = before.renewed(config.replicas)
+    places = room_for(config.likely_replicas, config.routing.tiers.slower)
+    before = Places(places, {}) if previous is None else previous.places
+    renewed = before.renewed(config.replicas)
     # Before the files are read: see `identity`.
     marks = Marks.of(config)
     tls, tls_staged = _tls(config, shared, previous)
@@ -189,7 +190,7 @@ def prepare(
         api_keys=api_keys,
         prompter=prompter,
         cache_secret=cache_secret,
-        places=places,
+        places=renewed,
     )
 
 

@@ -34,6 +34,8 @@ def _changes(old: Config, new: Config) -> Iterator[tuple[str, str]]:
         yield "$.workers", f"was {old.workers} and is {new.workers}"
     if new.workers == 1 and new.routing.hosts.redis and not old.routing.hosts.redis:
         yield "$.routing.hosts.redis", "was false, and a single worker has no core that could do it"
+    if old.routing.tiers.slower != new.routing.tiers.slower:
+        yield "$.routing.tiers", "needs more or fewer bits in shared memory than before"
     if old.run_dir != new.run_dir:
         yield "$.run_dir", f"was {old.run_dir or 'not given'} and is {new.run_dir or 'not given'}"
 

@@ -147,6 +147,7 @@ class Replicas:
             start_of=prepared.prompter.start_of,
             hashing=prepared.marks.hashing,
             block_tokens=routing.block_tokens,
+            tiers=[tier for tier, _ in routing.tiers.levels],
         )
         self.tokens.use(
             config.active,

@@ -3,12 +3,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from core.kv_events import CPU, DISK, GPU
 from core.section import Contradictions, Secret
 from routing.config import (
     AdmissionConfig,
     ModelConfig,
     Priors,
     RoutingConfig,
+    TiersConfig,
     WaitClass,
     complete,
 )
@@ -95,3 +97,25 @@ def test_an_adapter_is_its_model_but_for_its_own() -> None:
     assert (first.name, first.aliases, first.adapter_of) == ("b", ("y",), "a")
     assert (first.max_model_len, first.bos_token, first.multimodal) == (10, "<s>", True)
     assert third.max_model_len == 20
+
+
+@pytest.mark.parametrize(
+    ("tiers", "levels"),
+    [
+        ({}, ((CPU, 1.0),)),
+        ({"cpu": 0.8, "disk": 0.25}, ((GPU, 1.0), (CPU, 0.8), (DISK, 0.25))),
+        ({"cpu": 1.0, "disk": 0.25}, ((CPU, 1.0), (DISK, 0.25))),
+        ({"cpu": 0.5, "disk": 0.5}, ((GPU, 1.0), (DISK, 0.5))),
+        ({"cpu": 1.0, "disk": 1.0}, ((DISK, 1.0),)),
+        ({"cpu": 0.0}, ((GPU, 1.0),)),
+    ],
+)
+def test_tiers_of_equal_worth_are_one_level(
+    tiers: dict[str, float], levels: tuple[tuple[int, float], ...]
+) -> None:
+    assert TiersConfig(**tiers).levels == levels
+
+
+def test_a_slower_tier_is_worth_no_more() -> None:
+    with pytest.raises(ValueError, match="must not be above"):
+        TiersConfig(cpu=0.2, disk=0.3)

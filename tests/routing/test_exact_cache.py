@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from core.kv_events import CPU, DISK, Cleared, Removed, Stored
+from core.kv_events import CPU, DISK, GPU, Cleared, Removed, Stored
 from routing.blocks import chain
 from routing.exact_cache import EXPIRE_S, ExactCache, Place
 from routing.index import PrefixIndex
@@ -30,15 +30,20 @@ def stored(tokens: Sequence[int], first: int = 0, tier: int = 0) -> Stored:
 class World:
     """An index with a replica in it, which may get another place."""
 
-    def __init__(self) -> None:
-        self.index = PrefixIndex(1000)
+    def __init__(self, *slowest: int) -> None:
+        levels = slowest or (CPU,)
+        self.index = PrefixIndex(1000, slower=len(levels) - 1)
         self.target = self.index.add(100)
         self.place: Place | None = (self.index, self.target)
-        self.cache = ExactCache(SIZE, start, lambda: self.place)
+        self.cache = ExactCache(SIZE, start, lambda: self.place, levels)
         self.now = 10.0
 
     def matched(self, tokens: Sequence[int]) -> int:
         return dict(self.index.match(keys(tokens), self.target.bit))[self.target.bit]
+
+    def by_level(self, tokens: Sequence[int]) -> list[int]:
+        every = (self.target, *self.target.slower)
+        return [self.index.match(keys(tokens), one.bit)[0][1] for one in every]
 
     def review(self) -> bool:
         self.now += EXPIRE_S
@@ -181,3 +186,45 @@ def test_late_events_are_waited_for_but_not_for_ever() -> None:
         assert world.matched(TOKENS) == 4
         world.cache.review(world.now + waited_s * 2.1)
         assert world.matched(TOKENS) == 0
+
+
+def test_tiers_of_different_worth_are_told_apart() -> None:
+    world = World(GPU, CPU, DISK)
+    world.cache.use(True)
+    world.cache.apply(0, [stored(TOKENS), stored(TOKENS, 0, DISK), stored(OTHER, 0, DISK)])
+    assert world.by_level(TOKENS) == [4, 4, 4]
+    assert world.by_level(OTHER) == [0, 0, 4]
+    names = stored(TOKENS).hashes
+    world.cache.apply(0, [Removed(names[2:])])  # from the GPU
+    assert world.by_level(TOKENS) == [2, 2, 4]
+    world.cache.apply(0, [stored(TOKENS, 2, CPU)])
+    assert world.by_level(TOKENS) == [2, 4, 4]
+    world.cache.apply(1, [stored(OTHER)])  # another rank
+    assert world.by_level(OTHER) == [4, 4, 4]
+    world.cache.clear(1)
+    assert world.by_level(OTHER) == [0, 0, 4]
+    world.cache.clear(0)
+    assert world.by_level(TOKENS) == world.by_level(OTHER) == [0, 0, 0]
+
+
+def test_slower_tiers_count_only_while_their_replica_is_trusted() -> None:
+    world = World(GPU, DISK)
+    world.cache.apply(0, [stored(TOKENS, 0, DISK)])
+    assert world.by_level(TOKENS) == [0, 0]
+    world.cache.use(True)
+    assert world.by_level(TOKENS) == [0, 4]
+    world.cache.use(False)
+    assert world.by_level(TOKENS) == [0, 0]
+    world.cache.use(True)
+    world.index.remove(world.target)
+    world.target = world.index.add(100)
+    world.place = (world.index, world.target)
+    world.review()
+    assert world.by_level(TOKENS) == [0, 4]
+
+
+def test_what_is_worth_nothing_is_not_claimed() -> None:
+    world = World(GPU)
+    world.cache.use(True)
+    world.cache.apply(0, [stored(TOKENS, 0, CPU), stored(OTHER)])
+    assert (world.by_level(TOKENS), world.by_level(OTHER)) == ([0], [4])

@@ -329,3 +329,32 @@ def test_bits_of_the_callers_choice_mean_nothing_of_their_last_owner() -> None:
     assert held(index, second, path("xyz")) == 0
     assert len(index) == 0
     assert index.sweep(10)
+
+
+def test_a_target_leaves_with_its_slower_tiers() -> None:
+    index = PrefixIndex(100, slower=2)
+    target = index.add(10)
+    cpu, disk = target.slower
+    index.use_exact(target, True)
+    for one, block in ((target, 1), (cpu, 1), (cpu, 2), (disk, 1), (disk, 2), (disk, 3)):
+        index.hold(one, block)
+    every = target.bit | cpu.bit | disk.bit
+    assert sorted(count for _, count in index.match([1, 2, 3], every)) == [1, 2, 3]
+    index.remove(target)
+    index.hold(cpu, 9)
+    assert index.sweep(100)
+    assert len(index) == 0
+    again = index.add(10)
+    assert len({again.bit, *[one.bit for one in again.slower]}) == 3
+    assert index.match([1, 2, 3], again.slower[1].bit) == [(again.slower[1].bit, 0)]
+
+
+def test_slower_tiers_at_bits_of_the_callers_choice_begin_empty() -> None:
+    index = PrefixIndex(100)
+    first = index.add_at(1, 10, (16,))
+    index.hold(first.slower[0], 7)
+    index.remove(first)
+    second = index.add_at(1, 10, (16,))
+    assert index.match([7], 17) == [(17, 0)]
+    index.hold(second.slower[0], 7)
+    assert dict(index.match([7], 17)) == {16: 1, 1: 0}

@@ -13,7 +13,7 @@ from core.shared_lives import SharedLives
 from core.shared_map import SharedMap
 from routing.announcements import Announcer
 from routing.index_keeper import IndexKeeper, Room
-from routing.index_target import Target
+from routing.index_target import Target, Tiers
 from routing.shared_index import SharedIndex
 
 WORKERS = 2
@@ -301,3 +301,44 @@ def test_whatever_dies_what_is_on_its_way_is_exact(seed: int) -> None:
         for _, of, text in running:
             if of == name:
                 assert all(worker.held(name, text) == len(text) for worker in host.workers)
+
+
+def test_slower_tiers_are_read_by_workers_and_outlive_the_keeper() -> None:
+    masks, lives = SharedMap(1000), SharedLives(WORKERS + 1)
+    tiers = Tiers(32, 1)
+    index = SharedIndex(
+        masks,
+        Announcer(0, 0),
+        {name: room.place for name, room in ROOMS.items()},
+        most_places=32,
+        slower=1,
+        heard=lambda: 0,
+        wake=lambda: None,
+    )
+    seen = index.add(100, "b")
+
+    def begun() -> IndexKeeper:
+        keeper = IndexKeeper(masks, 1000, lives.of, lives.of(KEEPER), WORKERS, tiers=tiers)
+        keeper.use(ROOMS, 1000)
+        keeper.adopt()
+        return keeper
+
+    def found() -> list[int]:
+        return [index.match(path("abc"), one.bit)[0][1] for one in (seen, *seen.slower)]
+
+    keeper = begun()
+    told = keeper.target("b")
+    assert told is not None
+    keeper.index.use_exact(told, True)
+    keeper.index.hold(told, path("a")[0])
+    for block in path("abc"):
+        keeper.index.hold(told.slower[0], block)
+    assert found() == [1, 3]
+    nowhere = index.add(100, "nobody")  # without a place
+    assert {nowhere.bit, nowhere.slower} != {seen.bit, seen.slower}
+    lives.ended(KEEPER)
+    keeper = begun()
+    assert found() == [1, 3]
+    keeper.forget_held()
+    assert found() == [0, 0]
+    assert len(masks) == 0

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from core.replica import Replica
-from routing.config import RoutingConfig
+from routing.config import RoutingConfig, TiersConfig
 from routing.index import PrefixIndex
 from routing.learning import ModelSpeed
 from routing.member import NEVER, Member
-from routing.policy import LeastLoad, PrefixAffinity, RoundRobin, make_policy
+from routing.policy import LeastLoad, PrefixAffinity, RoundRobin, make_index, make_policy
 from routing.score import Score
 
 BLOCKS = list(range(1, 101))
@@ -34,7 +34,7 @@ class Fleet:
 
     def __init__(self, number: int, **config: object) -> None:
         self.config = RoutingConfig(**config)  # type: ignore[arg-type]
-        self.index = PrefixIndex(100_000)
+        self.index = make_index(self.config)
         speeds = ModelSpeed(16_000.0, 8e-5, 2e-8)
         self.members = [
             Member(
@@ -332,3 +332,30 @@ def test_others_offer_whom_they_would_choose(policy: LeastLoad | RoundRobin) -> 
     assert cost == 0.0
     assert member is policy.choose(fleet.members[:2], (10, 1, ()), 100.0)[0]
     assert policy.cached(fleet.members, (10, 1, ())) == 0
+
+
+def test_what_must_be_fetched_is_worth_less_than_what_is_there() -> None:
+    fleet = Fleet(3, tiers=TiersConfig(cpu=0.8, disk=0.25))
+    blocks = list(range(1, 101))
+    for number, spans in enumerate(((20, 20, 20), (10, 60, 100), (0, 0, 50))):
+        entry = fleet.members[number].entry
+        fleet.index.use_exact(entry, True)
+        for one, count in zip((entry, *entry.slower), spans, strict=True):
+            for block in blocks[:count]:
+                fleet.index.hold(one, block)
+    wish = (100 * 64 + 10, 300, blocks)
+    worth = [int(64 * tokens) for tokens in (20, 10 + 0.8 * 50 + 0.25 * 40, 0.25 * 50)]
+    assert [held for held, _ in fleet.policy.weigh(fleet.members, wish, 1.0)] == worth
+    assert fleet.choose(blocks).member is fleet.members[1]
+    assert fleet.policy.cached(fleet.members, wish) == worth[1]
+
+
+def test_with_tiers_whatever_tells_nothing_of_them_is_judged_as_without() -> None:
+    blocks = list(range(1, 41))
+    for number in range(8):
+        found = []
+        for tiers in (TiersConfig(), TiersConfig(cpu=0.8, disk=0.25)):
+            fleet = Fleet(3, tiers=tiers)
+            fleet.holds(number % 3, blocks[: 5 * number])
+            found.append((fleet.choose(blocks).member.replica.id, fleet.choose(blocks).cached))
+        assert found[0] == found[1]

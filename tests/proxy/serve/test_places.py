@@ -42,3 +42,4 @@ def test_whoever_rests_makes_way_when_all_is_full() -> None:
 
 def test_there_is_room_for_as_many_again() -> None:
     assert [room_for(count) for count in (0, 1, 32, 33, 100)] == [64, 64, 64, 128, 256]
+    assert [room_for(count, 2) for count in (0, 10, 11, 32)] == [21, 21, 42, 84]

@@ -43,6 +43,10 @@ def listen(**settings: Any) -> dict[str, Any]:
             ["$.routing.hosts.redis: was false, and a single worker has no core that could do it"],
         ),
         (
+            {"routing": {"tiers": {"cpu": 0.8}}},
+            ["$.routing.tiers: needs more or fewer bits in shared memory than before"],
+        ),
+        (
             {"workers": 3, "admin": {"address": "127.0.0.1:9091"}},
             [
                 "$.admin.address: was 127.0.0.1:9090 and is 127.0.0.1:9091",
