@@ -329,3 +329,15 @@ async def test_captured_streams_that_end_without_usage_are_counted_within_a_tent
     cut = await answer(100)
     assert cut.exchange.ended == "aborted"
     assert 90 <= cut.delivery.output_tokens <= 110
+
+
+async def test_each_try_has_the_body_that_its_replica_takes() -> None:
+    class HandOver:
+        def body(self, replica_id: str, sent: Delivery) -> bytes:
+            assert sent is s.delivery
+            return replica_id.encode()
+
+    s = Setting(FakePool(whole(503, b"{}"), stream(EVENT, DONE)))
+    s.dispatcher._hand_over = HandOver()  # type: ignore[assignment]
+    assert await s.run() is None
+    assert [c.sent[0][2] for c in s.pool.connections] == [b"r0", b"r1"]

@@ -239,3 +239,16 @@ async def test_images_match_nothing_but_themselves() -> None:
     assert not shared[-1]
     assert shared == sorted(shared, reverse=True)
     prompter.close()
+
+
+async def test_ids_are_kept_from_when_it_is_asked_for(
+    make_prompter: Callable[[Metrics], Prompter],
+) -> None:
+    prompter = make_prompter(Metrics.private())
+    document = {"messages": [{"role": "user", "content": "hi"}]}
+    assert (await prompter.chat("m", document, "")).ids is None
+    prompter.keep_ids(True)
+    assert (await prompter.chat("m", document, "")).ids is not None
+    assert (await prompter.chat("bare", document, "")).ids is None
+    assert prompter.samples("m") is not None
+    assert prompter.samples("bare") is None

@@ -334,3 +334,41 @@ def test_ids_survive_the_way_to_bytes(exact: ServedModel) -> None:
     expected = exact.completion({"prompt": ids}, 1).blocks
     assert expected == exact.completion({"prompt": array.array("I", ids).tolist()}, 1).blocks
     assert len(expected) == 1
+
+
+def test_samples_are_what_requests_come_to(exact: ServedModel) -> None:
+    samples = exact.samples()
+    assert samples is not None
+    assert len({len(sample.ids) for sample in samples.chats}) > 1
+    for sample in samples.chats:
+        assert len(sample.ids) == exact.chat({**sample.fields}, 1, patient=False).length
+    assert len(samples.text.ids) == exact.completion({**samples.text.fields}, 1).length
+
+
+def test_there_are_no_samples_where_nothing_is_tokenized(
+    bare: ServedModel, small_tokenizer: str
+) -> None:
+    assert bare.samples() is None
+    samples = ServedModel(ModelConfig(name="m", tokenizer=FilePath(small_tokenizer)), 64).samples()
+    assert samples is not None
+    assert samples.chats == []
+
+
+def test_ids_are_kept_where_they_are_wanted(small_tokenizer: str, small_template: str) -> None:
+    model = ServedModel(
+        ModelConfig(
+            name="m", tokenizer=FilePath(small_tokenizer), chat_template=FilePath(small_template)
+        ),
+        64,
+    )
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for doc in ({"messages": HELLO}, {"messages": HELLO, "tools": tools}):
+        assert chat(model, doc).ids is None
+        model.keeps_ids = True
+        prompt = chat(model, doc)
+        assert prompt.ids is not None
+        assert len(array.array("I", prompt.ids)) == prompt.length
+        model.keeps_ids = False
+    model.keeps_ids = True
+    assert model.completion({"prompt": "the fox"}, 1).ids is not None
+    assert model.completion({"prompt": ["the", "fox"]}, 1).ids is None
