@@ -45,8 +45,8 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     what it counts and for whom, `retry_after_ms` how long the client was told to wait;
     `shadow_refusals` are the rules that would have refused. `over_budget` are the parts
     that took longer than the `tier` allows. `trace` (a `proxy.tracing.trace.Trace`, if it is
-    traced) and the `*_at` are unset again when the exchange ends. `judge` makes `over_budget` of
-    what the phases took, once, and is unset then. `trail` are the phases with the
+    traced) and the `*_at` are unset again when the exchange ends. `due` is who
+    counts what took how long, once, and what for; it is unset then. `trail` are the phases with the
     instants at which they began, and the end: only written down while an exchange runs, worded and
     counted for many at a time, and then unset.
     """
@@ -107,7 +107,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     trace_id: str | None = None
     trace: Any = None
     trail: list[tuple[str, float]] = []
-    judge: Any = None
+    due: Any = None
     first_event_at: float | None = None
     first_events_at: float | None = None
 
@@ -122,11 +122,12 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.trace = self.first_event_at = self.first_events_at = None
 
     def word_phases(self) -> dict[str, float]:
-        """Put what each phase took into the fields, and what took too long; returned in
-        seconds."""
+        """Put what each phase took into the fields, and count it; returned in seconds."""
         spent = spent_in(self.trail)
-        if self.judge is not None:
-            self.over_budget, self.judge = self.judge(spent), None
+        if self.due is not None:
+            observe, times = self.due
+            self.due = None
+            observe(self, spent, times)
         for phase, seconds in spent.items():
             # As `milliseconds`, written out: there are ten for each request.
             setattr(self, _FIELDS[phase], int(seconds * 1e6) / 1e3)

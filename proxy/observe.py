@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from core.clock import Clock
 from core.errors import GatewayError
-from core.exchange import Exchange, Request
+from core.exchange import Exchange
 from core.metrics import Counter, Histogram, Metrics
 from proxy.access_log import AccessLog, AccessRecord, milliseconds
 from proxy.budgets.config import BudgetsConfig
@@ -106,10 +107,15 @@ class Observer:
         record.bytes_sent = exchange.bytes_sent
         record.total_ms = milliseconds(now - record.trail[0][1])
         trace, first_at = record.trace, record.first_event_at
-        first_tokens_s = None if first_at is None else (record.first_events_at or now) - first_at
+        if first_at is None:
+            times = _Times(None, None, 0.0)
+        else:
+            times = _Times(now - first_at, (record.first_events_at or now) - first_at, 0.0)
         record.leave(now)
         if self.budgets is not None and record.model is not None:
-            self._judge(self.budgets, exchange.request, record, first_tokens_s)
+            record.tier = self.budgets.tier_of(exchange.request, record.tenant, record.model)
+            if context_s := declared_s(exchange.request):
+                times = times._replace(context_s=context_s)
         key = (record.route, record.status)
         counter = self._by_route.get(key)
         if counter is None:
@@ -124,7 +130,9 @@ class Observer:
             meters = self._by_model.get(record.model)
             if meters is None:
                 meters = self._by_model[record.model] = self._meters_of(record.model)
-            meters.observe(record, None if first_at is None else now - first_at)
+            meters.count(record)
+            # Later, with many others in a row: that costs half.
+            record.due = self._observe, times
         if self.tracer is not None and trace is not None:
             record.word_phases()
             self.tracer.end(trace, exchange.request, record, now)
@@ -134,26 +142,17 @@ class Observer:
         if self.usage is not None:
             self.usage.write(record)
 
-    def _judge(
-        self,
-        budgets: Budgets,
-        request: Request,
-        record: AccessRecord,
-        first_tokens_s: float | None,
-    ) -> None:
-        tier = budgets.tier_of(request, record.tenant, record.model)
-        if tier is None:
-            return
-        record.tier = tier
-        context_s, meters = declared_s(request), self._tiers
-
-        def judge(spent: Mapping[str, float]) -> list[str] | None:
-            found = budgets.judge(tier, spent, context_s=context_s, first_tokens_s=first_tokens_s)
-            meters.count(found)
-            return list(found.over) or None
-
-        # Later, with many others in a row: that costs half.
-        record.judge = judge
+    def _observe(self, record: AccessRecord, spent: Mapping[str, float], times: _Times) -> None:
+        """What took how long, and too long."""
+        if record.model is not None:
+            self._by_model[record.model].observe(record, times.relay_s)
+        budgets, tier = self.budgets, record.tier
+        if budgets is not None and tier is not None:
+            found = budgets.judge(
+                tier, spent, context_s=times.context_s, first_tokens_s=times.first_tokens_s
+            )
+            self._tiers.count(found)
+            record.over_budget = list(found.over) or None
 
     def refused(self, exchange: Exchange, error: GatewayError) -> None:
         """A request that never became one."""
@@ -173,6 +172,15 @@ class Observer:
             cached=tokens.labels(model, "cached"),
             completion=tokens.labels(model, "completion"),
         )
+
+
+class _Times(NamedTuple):
+    """Seconds: from the first event to the end and to the tenth (None: there was none), and spent
+    before the request, as the client says."""
+
+    relay_s: float | None
+    first_tokens_s: float | None
+    context_s: float
 
 
 class _ModelMeters:
@@ -201,7 +209,6 @@ class _ModelMeters:
         return f"<_ModelMeters {self._ttft!r}>"
 
     def observe(self, record: AccessRecord, relay_s: float | None) -> None:
-        """`relay_s`: from the first event to the end, where there was one."""
         if record.total_ms is not None:
             self._duration.observe(record.total_ms / 1e3)
         if record.ttft_ms is not None:
@@ -209,6 +216,8 @@ class _ModelMeters:
         output = record.completion_tokens
         if output is not None and output > 1 and record.stream and relay_s is not None:
             self._tpot.observe(relay_s / (output - 1))
+
+    def count(self, record: AccessRecord) -> None:
         if record.prompt_tokens:
             self._prompt.inc(record.prompt_tokens)
         if record.cached_tokens:
