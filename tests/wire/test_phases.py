@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,27 @@ async def test_an_answer_says_what_came_before_its_first_byte(tmp_path: Path) ->
     assert {"head", "gate", "auth", "tokenize", "route", "first_token"} <= parts.keys()
     assert "relay" not in parts
     assert float(parts["first_token"]) >= 30
+
+
+async def test_the_first_token_is_timed_as_its_client_times_it(tmp_path: Path) -> None:
+    log = tmp_path / "access.jsonl"
+    own: list[float] = []
+    async with (
+        FakeReplica(prefill_base_ms=30) as replica,
+        InProcess(base_config([replica.url], log={"access": str(log)}), tmp_path) as gateway,
+    ):
+        client = await Client.open(gateway.port)
+        for number in range(10):
+            began_at = time.monotonic()
+            client.send(chat(f"{number}", max_tokens=2))
+            await client.head()
+            assert await client.chunk()
+            own.append((time.monotonic() - began_at) * 1e3)
+            while await client.chunk():
+                pass
+        client.close()
+    reported = [json.loads(line)["ttft_ms"] for line in log.read_bytes().splitlines()]
+    apart = [mine - theirs for mine, theirs in zip(own, reported, strict=True)]
+    assert min(reported) >= 30
+    assert min(apart) >= 0
+    assert min(apart) < 20  # one at least that was not held up by this machine
