@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 
 from core.errors import ConfigError
 from proxy.tls.config import CertificateConfig
@@ -57,21 +57,30 @@ def covers(names: Iterable[str], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """One certificate of ours. `names`: the hosts that it is shown for."""
+    """One certificate of ours. `names`: the hosts that it is shown for; `fingerprint`: SHA-256."""
 
     path: str
     names: tuple[str, ...]
     expires_at: datetime.datetime
+    fingerprint: bytes
 
 
 def load_server_certificate(
-    config: CertificateConfig, now: datetime.datetime, *, default: bool
+    config: CertificateConfig,
+    now: datetime.datetime,
+    *,
+    default: bool,
+    in_force: Collection[bytes] = (),
 ) -> ServerCertificate:
-    """Read and check the certificate and its key. `default`: it is also shown without a name."""
+    """Read and check the certificate and its key. `default`: it is also shown without a name. One
+    that is `in_force` (fingerprints) may have expired meanwhile: refusing it would change nothing,
+    and keep every other change away."""
     path = config.certificate
     certificate = _certificates(path, "certificate")[0]
     _check_key(config, certificate)
-    _check_dates(path, certificate, now)
+    fingerprint = certificate.fingerprint(hashes.SHA256())
+    if fingerprint not in in_force:
+        _check_dates(path, certificate, now)
     covered = _dns_names(certificate)
     if missing := [name for name in config.names if not covers(covered, name)]:
         raise ConfigError(
@@ -84,7 +93,7 @@ def load_server_certificate(
             f"the certificate {path} covers no DNS name, so that no client could ask for it; only "
             "the first certificate may be so"
         )
-    return ServerCertificate(path, names, certificate.not_valid_after_utc)
+    return ServerCertificate(path, names, certificate.not_valid_after_utc, fingerprint)
 
 
 class Authorities:
@@ -103,7 +112,8 @@ class Authorities:
         return f"<Authorities {self.path} {len(self._certificates)}>"
 
     @classmethod
-    def load(cls, path: str, now: datetime.datetime) -> Authorities:
+    def load(cls, path: str, now: datetime.datetime, *, in_force: bytes = b"") -> Authorities:
+        """Those whose `policy` is `in_force` may all have expired meanwhile."""
         found = _certificates(path, "CA file")
         for certificate in found:
             if not _may_issue(certificate):
@@ -111,13 +121,14 @@ class Authorities:
                     f"the CA file {path} holds a certificate of no authority: "
                     f"{certificate.subject.rfc4514_string()}"
                 )
+        loaded = cls(path, found)
         latest = max(certificate.not_valid_after_utc for certificate in found)
-        if latest <= now:
+        if latest <= now and loaded.policy != in_force:
             raise ConfigError(
                 f"every certificate of the CA file {path} has expired, the last one on "
                 f"{latest:%Y-%m-%d %H:%M} UTC"
             )
-        return cls(path, found)
+        return loaded
 
     def pem(self) -> str:
         """All of them, as OpenSSL takes them."""

@@ -50,11 +50,12 @@ _TICKETS = 2  # for each full handshake, as OpenSSL has it
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Everything that `ServerTls.commit` puts in place. `expiries`: places in the configuration,
-    and when what is there expires."""
+    """Everything that `ServerTls.commit` puts in place. `fingerprints` are those of the
+    certificates; `expiries`: places in the configuration, and when what is there expires."""
 
     contexts: HostTable[ServerContext]
     inner: tuple[ServerContext, ...]
+    fingerprints: frozenset[bytes]
     source: TicketSource
     keys: TicketKeys
     policy: bytes
@@ -89,6 +90,7 @@ class ServerTls:
         self._clock = wall_clock
         self._secret = secret or os.urandom(32)
         self._meters: TlsMeters | None = None
+        self._in_force: tuple[frozenset[bytes], bytes] = frozenset(), OPEN
         self._staged = staged = self.stage(settings, alpn)
         self.rules: HostRules | None = None
         self.fault = ""
@@ -107,19 +109,25 @@ class ServerTls:
         return f"<ServerTls {self._staged.contexts!r} tickets={self.ticket_source}>"
 
     def stage(self, settings: TlsConfig, alpn: Sequence[str] = ALPN) -> Staged:
-        """Load and check everything, without any effect. Raises ConfigError."""
+        """Load and check everything, without any effect. Raises ConfigError. What is in force
+        already may have expired: `warnings` tell."""
+        fingerprints, policy = self._in_force
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
         faults: list[str] = []
         authorities = None
         if settings.client_certificates is not None:
             try:
-                authorities = Authorities.load(settings.client_certificates.ca, now)
+                authorities = Authorities.load(
+                    settings.client_certificates.ca, now, in_force=policy
+                )
             except ConfigError as error:
                 faults.append(f"$.listen.tls.client_certificates.ca: {error}")
         loaded: list[tuple[ServerCertificate, ServerContext]] = []
         for index, pair in enumerate(settings.pairs):
             try:
-                certificate = load_server_certificate(pair, now, default=index == 0)
+                certificate = load_server_certificate(
+                    pair, now, default=index == 0, in_force=fingerprints
+                )
                 empty = new_context(alpn, _VERSIONS[settings.minimum_version])
                 loaded.append((certificate, _filled(empty, pair, authorities)))
             except ConfigError as error:
@@ -139,6 +147,7 @@ class ServerTls:
         return Staged(
             contexts=contexts,
             inner=tuple(context for _, context in loaded),
+            fingerprints=frozenset(certificate.fingerprint for certificate, _ in loaded),
             source=source,
             keys=keys,
             policy=OPEN if authorities is None else authorities.policy,
@@ -165,6 +174,7 @@ class ServerTls:
             outer.options &= ~ssl.OP_NO_TICKET
             outer.num_tickets = _TICKETS
         self._staged = staged
+        self._in_force = staged.fingerprints, staged.policy
         self.rules = staged.rules
         if self._meters is not None:
             self._meters.tickets_from(self.ticket_source)

@@ -203,6 +203,20 @@ def test_what_expires_soon_is_warned_of(authority: Authority, tmp_path: Path) ->
     ]
 
 
+def test_what_is_in_force_may_expire_without_keeping_other_changes_away(
+    authority: Authority, pair: Pair, clock: Clock
+) -> None:
+    server = ServerTls(settings(pair, ca=authority.path), clock)
+    clock.ahead_s = 400 * 86_400.0
+    server.commit(server.stage(settings(pair, ca=authority.path, minimum_version="1.2")))
+    assert server.context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert [line.rpartition(": ")[2] for line in server.warnings()] == ["expired", "expired"]
+    with pytest.raises(ConfigError, match=r"the certificate .* expired on"):
+        server.stage(settings(authority.issue("a.example")))
+    with pytest.raises(ConfigError, match="expired on"):
+        ServerTls(settings(pair), clock)
+
+
 # --- tickets
 
 
