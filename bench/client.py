@@ -2,11 +2,13 @@
 
 One JSON command a line on stdin, one JSON answer a line on stdout:
 
-- `{"op": "target", "name", "port", "ca", "token", "http2_streams", "tokens"}` makes a target known
-  (`ca` null: plain HTTP; `http2_streams`: so many on each connection, 0 for HTTP/1.1; `tokens`: a
-  file of tokens that requests by HTTP/1.1 have in turn)
+- `{"op": "target", "name", "port", "ca", "token", "http2_streams", "tokens", "headers",
+  "quickack"}` makes a target known (`ca` null: plain HTTP; `http2_streams`: so many on each
+  connection, 0 for HTTP/1.1; `tokens`: a file of tokens that requests by HTTP/1.1 have in turn;
+  `headers`: further ones; `quickack`: the client's kernel acknowledges at once whatever comes)
 - `{"op": "check", "name", "tokens"}` -> the events of one answer, as they came
-- `{"op": "load", "name", "streams", "tokens", "seconds"}` -> requests that ended, and errors
+- `{"op": "load", "name", "streams", "tokens", "seconds", "times"}` -> requests that ended, and
+  errors; with `times` the time to the first token of each, in ms
 - `{"op": "latency", "names", "seconds"}` -> times to the first token in ms, one list a target; the
   targets take turns, in random order, one request at a time
 
@@ -19,6 +21,7 @@ import asyncio
 import itertools
 import json
 import random
+import socket
 import ssl
 import sys
 import time
@@ -55,6 +58,8 @@ class Target:
         *,
         model: str = "demo",
         tokens: str = "",
+        headers: dict[str, str] | None = None,
+        quickack: bool = False,
     ) -> None:
         self.port = port
         self._http2_streams = http2_streams
@@ -73,7 +78,9 @@ class Target:
         self._head = (
             "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
             "accept: application/json\r\ncontent-type: application/json\r\n"
-            "user-agent: OpenAI/Python 3.57.0\r\nauthorization: Bearer "
+            "user-agent: OpenAI/Python 3.57.0\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+            + "authorization: Bearer "
         )
         self._http2_head: list[Header] = [
             (b":method", b"POST"),
@@ -86,6 +93,7 @@ class Target:
             (b"authorization", b"Bearer " + token.encode()),
         ]
         self._count = 0
+        self.quickack = quickack
 
     def __repr__(self) -> str:
         return f"<Target port={self.port} requests={self._count}>"
@@ -148,6 +156,7 @@ class Lane(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._socket = transport.get_extra_info("socket") if self._target.quickack else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -165,6 +174,8 @@ class Lane(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.reads += 1
+        if self._socket is not None:  # the kernel forgets it again
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         if self.kept is not None:
             self.kept.append(data)
         if not self._tail and not data.startswith(b"HTTP/1.1 200"):
@@ -208,8 +219,11 @@ class Client:
         answer, lane.kept = b"".join(lane.kept).decode(), None
         return {"bytes": answer, "failed": lane.failed}
 
-    async def load(self, name: str, streams: int, tokens: int, seconds: float) -> dict[str, Any]:
+    async def load(
+        self, name: str, streams: int, tokens: int, seconds: float, times: bool = False
+    ) -> dict[str, Any]:
         """Closed loop: each stream asks again as soon as its answer ended, until time is up."""
+        first: list[float] = []
         lanes, finished = await self._connected(name, streams), asyncio.Event()
         requests, errors, running = 0, [], streams
         reads = sum(lane.reads for lane in lanes)
@@ -218,6 +232,8 @@ class Client:
         def ended(lane: Lane | Http2Lane) -> None:
             nonlocal requests, running
             requests += 1
+            if times:
+                first.append(lane.ttft_s * 1e3)
             if lane.failed:
                 errors.append(lane.failed)
             elif time.perf_counter() < began + seconds:
@@ -233,7 +249,8 @@ class Client:
         await finished.wait()
         took = time.perf_counter() - began
         reads = sum(lane.reads for lane in lanes) - reads
-        return {"requests": requests, "reads": reads, "seconds": took, "errors": errors[:3]}
+        found = {"requests": requests, "reads": reads, "seconds": took, "errors": errors[:3]}
+        return found | {"ttft_ms": first} if times else found
 
     async def latency(self, names: list[str], seconds: float) -> dict[str, Any]:
         lanes = {name: (await self._connected(name, 1))[0] for name in names}

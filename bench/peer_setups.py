@@ -27,18 +27,24 @@ Start = Callable[[Processes, Path, int, tuple[int, ...], str], int]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`binary`: looked for in the folders of `--binaries` and in PATH; empty: ours."""
+    """`binary`: looked for in the folders of `--binaries` and in PATH; empty: ours. `headers`: what
+    a request needs for it, of the upstream ports. `gateway`: an LLM gateway or router."""
 
     name: str
     features: str
     binary: str
     tls: bool
     start: Start
+    headers: Callable[[tuple[int, ...]], dict[str, str]] = lambda _: {}
+    gateway: bool = False
 
 
-def find(binary: str, folders: Sequence[Path]) -> str | None:
-    """Its path, if it is installed."""
+def find(setup: Setup, folders: Sequence[Path]) -> str | None:
+    """Its path, if it is installed. A folder with its name comes first: some of them bring along
+    others' binaries."""
+    binary = setup.binary
     places = [str(folder) for folder in folders]
+    places.sort(key=lambda place: setup.name not in Path(place).parent.name)
     places += [os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]
     return shutil.which(binary, path=os.pathsep.join(places))
 
@@ -342,7 +348,31 @@ def _litellm(
     return _run(processes, "litellm", [*command, "--num_workers", "1"], port)
 
 
+def _portkey(
+    processes: Processes, folder: Path, port: int, upstreams: tuple[int, ...], binary: str
+) -> int:
+    command = ["env", "NODE_ENV=production", "TRUSTED_CUSTOM_HOSTS=127.0.0.1,localhost", binary]
+    return _run(processes, "portkey", [*command, f"--port={port}", "--headless"], port)
+
+
+def _portkey_headers(upstreams: tuple[int, ...]) -> dict[str, str]:
+    """Its configuration comes with each request."""
+    targets = [
+        {
+            "provider": "openai",
+            "api_key": "none",
+            "custom_host": f"http://127.0.0.1:{up}/v1",
+            "weight": 1,
+        }
+        for up in upstreams
+    ]
+    return {
+        "x-portkey-config": json.dumps({"strategy": {"mode": "loadbalance"}, "targets": targets})
+    }
+
+
 OURS = "TLS 1.3, JWT, limits in Redis, tokenizing, prefix routing, usage, log"
+ROUTER = "plain HTTP, cache-aware"
 LIKE_ENVOY = "TLS 1.3, JWT, limit in memory, least load, usage, log"
 
 SETUPS = (
@@ -353,14 +383,31 @@ SETUPS = (
     Setup("envoy", "TLS 1.3, JWT, limit in memory, log", "envoy", True, _envoy),
     Setup("caddy", "TLS 1.3", "caddy", True, _caddy),
     Setup("traefik", "TLS 1.3", "traefik", True, _traefik),
-    Setup("vllm-router", "plain HTTP, cache-aware", "vllm-router", False, _router("vllm-router")),
-    Setup("smg", "plain HTTP, cache-aware", "smg", False, _router("smg", "launch")),
+    Setup(
+        "vllm-router",
+        ROUTER,
+        "vllm-router",
+        False,
+        _router("vllm-router"),
+        gateway=True,
+    ),
+    Setup("smg", ROUTER, "smg", False, _router("smg", "launch"), gateway=True),
     Setup(
         "sglang-router",
-        "plain HTTP, cache-aware",
+        ROUTER,
         "sglang-router",
         False,
         _router("sglang-router", "launch"),
+        gateway=True,
     ),
-    Setup("litellm", "plain HTTP, no key", "litellm", False, _litellm),
+    Setup("litellm", "plain HTTP, no key", "litellm", False, _litellm, gateway=True),
+    Setup(
+        "portkey",
+        "plain HTTP, load balancing",
+        "gateway",
+        False,
+        _portkey,
+        _portkey_headers,
+        gateway=True,
+    ),
 )

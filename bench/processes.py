@@ -92,6 +92,11 @@ class Processes:
         first, *others = self._cores
         return _pinned([first] if measured or not others else others)
 
+    @property
+    def latest(self) -> subprocess.Popen[str]:
+        """The one that was started last."""
+        return self._started[-1][1]
+
     def last_words(self) -> str:
         """The end of what each process logged, for the case that something went wrong."""
         texts = ((name, (self._folder / f"{name}.log").read_text()) for name, _ in self._started)

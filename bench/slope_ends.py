@@ -1,8 +1,8 @@
 """What stands at both ends of the open streams of `bench.slopes`; processes of their own.
 
 The upstream sends `EACH` tokens every `TICK_S`, each to the next stream in turn: however many are
-open, so many tokens come in all, and so many at a time. The clients of one process are told by
-lines of JSON what to do.
+open, so many tokens come in all, and so many at a time. SIGUSR1 silences it, and lets it speak. The
+clients of one process are told by lines of JSON what to do.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import resource
+import signal
 import ssl
 import sys
 import time
@@ -22,7 +23,7 @@ import uvloop
 
 from bench.upstream import _HEAD, _ROLE, _TOKEN
 
-EACH, TICK_S = 10, 0.001
+EACH, TICK_S = 10, 0.004
 AT_ONCE = 32
 _SEEN = b'"content":" token"'
 _REQUEST = (
@@ -41,7 +42,12 @@ class Ring:
         self._loop = asyncio.get_running_loop()
         self._streams: deque[Upstream] = deque()
         self._next_at = self._loop.time()
+        self._silent = False
+        self._loop.add_signal_handler(signal.SIGUSR1, self._turn)
         self._tick()
+
+    def _turn(self) -> None:
+        self._silent = not self._silent
 
     def __repr__(self) -> str:
         return f"<Ring of {len(self._streams)}>"
@@ -50,7 +56,7 @@ class Ring:
         self._streams.append(stream)
 
     def _tick(self) -> None:
-        streams, left = self._streams, min(EACH, len(self._streams))
+        streams, left = self._streams, 0 if self._silent else min(EACH, len(self._streams))
         while left and streams:
             stream = streams.popleft()
             if stream.token():

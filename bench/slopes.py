@@ -6,9 +6,10 @@ Three lines that should be flat, CPU of the gateway's processes read from outsid
   alternating windows
 - a request of one token, with 10 to 10,000 tenants, each with buckets of its own in Redis: one
   gateway, in alternating windows, every tenant seen before
-- a token, with 10 to 5,000 open streams that share 10,000 tokens a second: one gateway, and nginx
-  beside it if it is installed; the numbers up and down again. More streams have more memory, which
-  no cache holds any more: nginx's line tells how much of the slope that is.
+- a token, with 10 to 5,000 open streams that share 2,500 tokens a second, without what the same
+  streams cost while they are silent: one gateway, and nginx beside it if it is installed; the
+  numbers up and down again. More streams have more memory, which no cache holds any more: nginx's
+  line tells how much of the slope that is.
 
 The last line is for scripts: the cost at the greatest number by that at the least.
 """
@@ -35,7 +36,6 @@ from bench.processes import (
     Processes,
     accepts,
     cpu_ns,
-    family,
     free_port,
 )
 from bench.rig import Proxy, Rig, make_identity, start_gateway, start_nginx, start_redis
@@ -153,33 +153,44 @@ def tenants(processes: Processes, folder: Path, tokens: Sequence[str], rounds: i
         client("target", name=name, port=port, ca=ca, token=tokens[0], tokens=str(path))
         targets[number] = Proxy(name, pid), name
     rig = Rig(client, (), {})
-    # Tenants come in turn, so that after so many requests each has been seen.
-    client("load", name=f"{max(TENANTS)}-tenants", streams=32, tokens=1, seconds=WINDOW_S * 8)
+    seen = 0
+    while seen < max(TENANTS) * 1.1:  # they come in turn, so that each has been seen then
+        many = f"{max(TENANTS)}-tenants"
+        seen += int(client("load", name=many, streams=32, tokens=1, seconds=WINDOW_S)["requests"])
     return Line("tenants", "request", alternating(rig, targets, rounds))
 
 
 def streams(processes: Processes, folder: Path, token: str, rounds: int) -> list[Line]:
     ups = upstream(processes, 2, "bench.slope_ends", "upstream")
+    speaker = processes.latest
     ends = ("bench.slope_ends", "clients", str(folder / "ca.pem"), token)
     client = client_process(processes, *ends)
-    ports = {"streams": gateway(processes, folder, "streams", ups)}
+    found = {"streams": gateway(processes, folder, "streams", ups)}
     port = free_port()
     if (pid := start_nginx(processes, folder, port, ups)) is not None:
-        ports["streams through nginx"] = port, pid
+        found["streams through nginx"] = port, pid
     lines = []
-    for name, (port, pid) in ports.items():
-        costs: dict[int, list[float]] = {number: [] for number in STREAMS}
+    for name, (port, pid) in found.items():
+        tokens: dict[int, list[float]] = {number: [] for number in STREAMS}
+        proxy = Proxy(name, pid)
         for number in [*STREAMS, *reversed(STREAMS)] * max(1, rounds // 8):
+            speaker.send_signal(signal.SIGUSR1)  # nothing is said while streams come and go
             client("hold", name=name, port=port, count=number)
-            client("watch", name=name, seconds=SETTLE_S)
-            before = sum(map(cpu_ns, family(pid)))
+            time.sleep(SETTLE_S)
+            silent_ns = idle(proxy)
+            speaker.send_signal(signal.SIGUSR1)
+            client("watch", name=name, seconds=1.0)
+            before = sum(map(cpu_ns, proxy.pids()))
             seen = client("watch", name=name, seconds=STREAM_WINDOW_S)
-            used_ns = sum(map(cpu_ns, family(pid))) - before
+            used_ns = sum(map(cpu_ns, proxy.pids())) - before
             if seen["lost"]:
                 raise BenchError(f"{seen['lost']} of {number} streams were lost")
-            costs[number].append(used_ns / 1e3 / int(seen["tokens"]))
+            cost_us = (used_ns - silent_ns * float(seen["seconds"])) / 1e3 / int(seen["tokens"])
+            tokens[number].append(cost_us)
+            held = silent_ns / 1e3 / number
+            print(f"{name}: {number} silent ones cost {held:.2f} us a second each", flush=True)
         client("hold", name=name, port=port, count=0)
-        lines.append(Line(name, "token", costs))
+        lines.append(Line(name, "token", tokens))
     return lines
 
 
