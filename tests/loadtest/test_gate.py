@@ -46,7 +46,7 @@ def equal(
     seed: int,
     *,
     per_window: int = 2 * LEAST_PER_WINDOW + 120,
-    windows: int = 20,
+    windows: int = 14,
     noise: float = 0.2,
 ) -> tuple[Answer, ...]:
     """Log-normal times whose median moves from window to window, as on a busy machine."""
@@ -114,7 +114,7 @@ def test_too_few_answers_say_nothing() -> None:
 
 def test_noisy_windows_are_left_out_of_both_and_many_say_nothing() -> None:
     def with_noisy(count: int) -> Verdict:
-        quiet = equal(3, noise=0.05)
+        quiet = equal(3, noise=0.05, windows=20)
         loud = [
             Answer(a.arm, a.due_s, a.ttft * (9 if a.due_s < count * 4 else 1), a.gap_max, a.e2e)
             for a in quiet
