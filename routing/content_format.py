@@ -6,7 +6,8 @@ from jinja2 import nodes
 
 
 def iterates_content(tree: nodes.Template) -> bool:
-    """True when the template loops over the content of a message (vLLM's format "openai")."""
+    """True when the template loops over the content of a message (vLLM's format "openai"), or has
+    a macro that does."""
     conversations = {"messages"}
     while True:
         found = {
@@ -24,9 +25,28 @@ def iterates_content(tree: nodes.Template) -> bool:
         if isinstance(loop.target, nodes.Name)
         and any(_reads(loop.iter, name) for name in conversations)
     }
-    return any(
-        _reads(loop.iter, name, "content") for loop in tree.find_all(nodes.For) for name in messages
+    return any(_is_content(loop.iter, messages) for loop in tree.find_all(nodes.For)) or any(
+        isinstance(loop.iter, nodes.Name)
+        and loop.iter.name in _given_content(tree, macro, messages)
+        for macro in tree.find_all(nodes.Macro)
+        for loop in macro.find_all(nodes.For)
     )
+
+
+def _given_content(tree: nodes.Template, macro: nodes.Macro, messages: set[str]) -> set[str]:
+    """The parameters of `macro` that stand for the content of a message somewhere."""
+    names = [argument.name for argument in macro.args]
+    given: set[str] = set()
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Name) and call.node.name == macro.name:
+            pairs = [*zip(names, call.args, strict=False)]
+            pairs += [(keyword.key, keyword.value) for keyword in call.kwargs]
+            given |= {name for name, value in pairs if _is_content(value, messages)}
+    return given & set(names)
+
+
+def _is_content(node: nodes.Node, messages: set[str]) -> bool:
+    return any(_reads(node, name, "content") for name in messages)
 
 
 def _reads(node: nodes.Node | None, name: str, field: str | None = None) -> bool:

@@ -32,6 +32,7 @@ _CHATS: list[list[dict[str, Any]]] = [
         {"role": "user", "content": _TEXT},
     ],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": _TEXT}],
+    [{"role": "user", "content": [{"type": "text", "text": text} for text in ("One.", "Two.")]}],
 ]
 
 

@@ -72,7 +72,7 @@ class ChatTemplate:
             self.as_parts = iterates_content(tree)
         else:
             self.as_parts = config.content_format == "openai"
-        self.knows_developer = "developer" in source
+        self.knows_developer = "'developer'" in source or '"developer"' in source
         self._place = place
         self._tokens = dict(tokens)
         allowed = jinja2.meta.find_undeclared_variables(tree) - _GIVEN - _GLOBALS

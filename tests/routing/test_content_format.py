@@ -11,12 +11,20 @@ PARTS = [
     "{% for m in messages[1:] %}{% for c in m.content | list %}{% endfor %}{% endfor %}",
     "{% set rest = messages[1:] %}{% set more = rest %}"
     "{% for m in more %}{% for c in m['content'] %}{% endfor %}{% endfor %}",
+    "{% macro text(of) %}{% for c in of %}{% endfor %}{% endmacro %}"
+    "{% for m in messages %}{{ text(m.content) }}{% endfor %}",
+    "{% macro text(a, of) %}{% for c in of %}{% endfor %}{% endmacro %}"
+    "{% for m in messages %}{{ text(1, of=m['content']) }}{% endfor %}",
 ]
 TEXT = [
     "{% for message in messages %}{{ message['content'] }}{% endfor %}",
     "{% for message in messages %}{% for call in message.tool_calls %}{% endfor %}{% endfor %}",
     "{% for tool in tools %}{% for c in tool.content %}{% endfor %}{% endfor %}",
     "{{ messages[0].content }}",
+    "{% macro text(a, of) %}{% for c in of %}{% endfor %}{% endmacro %}"
+    "{% for m in messages %}{{ text(m.content, m.tools) }}{% endfor %}",
+    "{% macro text(of) %}{% for c in more %}{% endfor %}{% endmacro %}"
+    "{% for m in messages %}{{ text(m.content) }}{{ other(m.content) }}{% endfor %}",
     "",
 ]
 
