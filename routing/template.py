@@ -147,9 +147,13 @@ class ChatTemplate:
         documents = variables["documents"] = doc.get("documents")
         generate = variables["add_generation_prompt"] = doc.get("add_generation_prompt", True)
         compared = documents is None and (generate is True or generate is False)
-        if "reasoning_effort" in self._allowed and doc.get("reasoning_effort") is not None:
-            variables["reasoning_effort"] = doc["reasoning_effort"]
+        effort = doc.get("reasoning_effort")
+        if effort is not None:
             compared = False
+            if "reasoning_effort" in self._allowed:
+                variables["reasoning_effort"] = effort
+            if "enable_thinking" in self._allowed:
+                variables["enable_thinking"] = effort != "none"  # unless `given` says otherwise
         given = doc.get("chat_template_kwargs")
         if given is None:
             return compared

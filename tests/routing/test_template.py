@@ -57,6 +57,15 @@ def test_special_tokens_and_options_reach_the_template() -> None:
     assert made.render(HELLO, None, {**given, "documents": [1]}) == "<s>fastFalse"
 
 
+def test_effort_switches_thinking_as_vllm_does() -> None:
+    made = template("{{ enable_thinking is defined and enable_thinking }}")
+    assert made.render(HELLO, None, {}) == "False"
+    assert made.render(HELLO, None, {"reasoning_effort": "low"}).lower() == "true"
+    assert made.render(HELLO, None, {"reasoning_effort": "none"}).lower() == "false"
+    given = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
+    assert made.render(HELLO, None, given).lower() == "false"
+
+
 def test_the_allow_list_bounds_what_a_request_may_set() -> None:
     made = template("{{ a }}{{ b }}", chat_template_kwargs=("a",))
     assert made.render(HELLO, None, {"chat_template_kwargs": {"a": "1", "b": "2"}}) == "1"
