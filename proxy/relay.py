@@ -224,7 +224,7 @@ class Relay:
         elif self._raw or not events:
             # What is no JSON (sound, a stream of unknown form) is not to wait for its end.
             flows = self._raw and status == 200 and not content_type.startswith(_JSON)
-            self._body = WholeBody(self, flows=flows)
+            self._body = WholeBody(self, flows=flows, any_answer=self._raw)
             self.on_body = self._body.push
 
     def on_end(self) -> None:

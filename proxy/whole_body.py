@@ -24,10 +24,11 @@ _ENDS = b"cannot schedule new futures after shutdown"
 class WholeBody:
     """The body of one response that is not SSE."""
 
-    __slots__ = ("_most", "_parts", "_relay", "_size", "_tail", "usage")
+    __slots__ = ("_any_answer", "_most", "_parts", "_relay", "_size", "_tail", "usage")
 
-    def __init__(self, relay: Relay, *, flows: bool = False) -> None:
-        """`flows`: from its first bytes on."""
+    def __init__(self, relay: Relay, *, flows: bool = False, any_answer: bool = False) -> None:
+        """`flows`: from its first bytes on. `any_answer`: it may also be empty."""
+        self._any_answer = any_answer
         self._most = 0 if flows else _MAX_COLLECTED
         self._relay = relay
         self._parts: list[bytes] = []
@@ -77,6 +78,9 @@ class WholeBody:
             return
         if failure is not None:
             relay.fail(failure)
+            return
+        if not body and relay.status < 400 and not self._any_answer:
+            relay.fail(UpstreamError("The replica answered nothing."))
             return
         if relay.status < 400:  # a refused request produced nothing and costs nothing
             relay.begin()

@@ -17,7 +17,7 @@ MEBIBYTE = 1024 * 1024
 class FakeRelay:
     """What the body does to its relay."""
 
-    def __init__(self, status: int = 200) -> None:
+    def __init__(self, status: int = 200, *, any_answer: bool = False) -> None:
         self.status = status
         self.committed = False
         self.seeking = False
@@ -25,7 +25,7 @@ class FakeRelay:
         self.written: list[bytes] = []
         self.length: int | None = -1
         self.error: GatewayError | None = None
-        self.body = WholeBody(cast(Relay, self))
+        self.body = WholeBody(cast(Relay, self), any_answer=any_answer)
         self._push: Callable[[bytes], None] = self.body.push
 
     def begin(self) -> None:
@@ -69,12 +69,6 @@ def test_an_answer_is_sent_in_one_piece() -> None:
     assert relay.written == [data]
     assert relay.length == len(data)
     assert relay.body.usage == USAGE
-
-
-def test_an_empty_answer() -> None:
-    relay = FakeRelay().take()
-    assert relay.told == ["begin", "start", "complete"]
-    assert (relay.length, relay.written, relay.body.usage) == (0, [], None)
 
 
 def test_a_very_large_answer_flows() -> None:
@@ -152,3 +146,20 @@ def test_a_404_of_who_was_only_asked_whether_it_has_it_is_no_answer(
     relay.seeking = seeking
     relay.take(b'{"error": {"message": "Not here."}}')
     assert relay.told[-1] == told
+
+
+def test_a_success_with_nothing_in_it_is_a_failure() -> None:
+    relay = FakeRelay().take()
+    assert isinstance(relay.error, UpstreamError)
+    assert relay.told == ["fail"]
+
+
+def test_an_opened_answer_may_be_empty() -> None:
+    relay = FakeRelay(any_answer=True).take()
+    assert relay.told == ["begin", "start", "complete"]
+    assert (relay.length, relay.written, relay.body.usage) == (0, [], None)
+
+
+@pytest.mark.parametrize("status", [400, 404])
+def test_a_refusal_may_be_empty(status: int) -> None:
+    assert FakeRelay(status).take().told == ["start", "complete"]
