@@ -127,7 +127,7 @@ class Processes:
                 text=True,
             )
         self._started.append((name, process))
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while ready is not None and not ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BenchError(f"{name} did not start (exit {process.poll()})")
