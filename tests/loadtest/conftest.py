@@ -22,7 +22,7 @@ def resample_once() -> Iterator[None]:
         return drawn(tuple(map(tuple, windows)), tuple(quantiles), seed)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stats, "_REPLICATES", (100, 250))
+        patched.setattr(stats, "_REPLICATES", (60, 120))
         patched.setattr(gate, "_REPLICATES", 250)
         patched.setattr(compare, "_PAIRS", 1000)
         patched.setattr(stats, "replicates", replicates)
