@@ -18,9 +18,10 @@ _log = logging.getLogger("headrace.backend")
 
 class Hooks:
     """What members ask and tell: `activity` (`Pool.activity`) tells flowing streams from a silent
-    replica, `on_refused` hears of every connection that a replica refused. Either may be None."""
+    replica, `on_refused` hears of every connection that a replica refused, `on_doubt` when
+    exchanges have opened its circuit. Each may be None."""
 
-    __slots__ = ("activity", "on_refused")
+    __slots__ = ("activity", "on_doubt", "on_refused")
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class Hooks:
     ) -> None:
         self.activity = activity
         self.on_refused = on_refused
+        self.on_doubt: Callable[[str], None] | None = None
 
     def __repr__(self) -> str:
         return f"<Hooks {self.activity} {self.on_refused}>"
@@ -107,6 +109,8 @@ class Member:
         cause = f": {error.__cause__}" if error.__cause__ is not None else ""
         share = " in too many of the latest exchanges" if self._by_ratio else ""
         self._changed(before, f"{error.reason}{cause}{share}")
+        if before is Circuit.CLOSED and self.health.circuit is Circuit.OPEN:
+            self._doubt()
         if fault is Fault.REFUSED:
             self._refused()
 
@@ -133,6 +137,10 @@ class Member:
     @property
     def _by_ratio(self) -> bool:
         return self.health.circuit is Circuit.OPEN and self.health.cause is Cause.RATIO
+
+    def _doubt(self) -> None:
+        if self.present and self._hooks.on_doubt is not None:
+            self._hooks.on_doubt(self.id)
 
     def _refused(self) -> None:
         if self.present and self._hooks.on_refused is not None:

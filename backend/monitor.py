@@ -1,14 +1,17 @@
-"""Asks the replicas how they are: health probes and load scrapes, off the path of requests."""
+"""Asks the replicas how they are: health probes and load scrapes, off the path of requests. Of
+several workers whoever is due first asks, and all take the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import ssl
-from typing import Protocol
+from typing import Any, Protocol
 
 from backend.asker import Asker
+from backend.asking import Asking
 from backend.config import ReplicaConfig, ScrapeConfig, UpstreamConfig
 from backend.dialer import Dialer
 from backend.engines.dialect import EngineKind
@@ -17,6 +20,7 @@ from backend.health import Probe
 from backend.load import parse_load
 from core.clock import Clock
 from core.replica import Load
+from core.shared_probes import ProbeCell
 from core.tasks import spawn
 
 MAX_METRICS_BYTES = 4 * 1024 * 1024
@@ -35,9 +39,12 @@ class Listener(Protocol):
     def scraped(self, load: Load) -> None: ...
 
 
+_PROBES = tuple(Probe)
+
+
 class Monitor:
-    """The tasks that probe and scrape one replica. Raises ConfigError when its key cannot be
-    read."""
+    """The tasks that probe and scrape one replica. `cell`: what other workers have heard, and are
+    told. Raises ConfigError when its key cannot be read."""
 
     def __init__(
         self,
@@ -46,7 +53,10 @@ class Monitor:
         listener: Listener,
         context: ssl.SSLContext | None,
         clock: Clock,
+        *,
+        cell: ProbeCell | None = None,
     ) -> None:
+        self._cell = cell
         self._asker = Asker(Dialer(replica, config, context))
         self._config = config
         self._engine = replica.engine
@@ -55,6 +65,7 @@ class Monitor:
         self._listener = listener
         self._clock = clock
         self._started = False
+        self._doubted = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
@@ -85,31 +96,95 @@ class Monitor:
         self._started = False
 
     async def _probe(self, asker: Asker) -> None:
-        health, dialect = self._config.health, self._dialect
+        health, dialect, cell = self._config.health, self._dialect, self._cell
         path = dialect.health_path or health.path
+        asking = _probing(cell, health.timeout_s, self._clock())
         while True:
-            probe = await asker.probe(path, health.timeout_s, dialect.healthy)
-            pause_s = max(self._listener.probed(probe), dialect.probe_s)
-            await asyncio.sleep(_jittered(pause_s))
+            now = self._clock()
+            probe = asking.news()
+            if probe is None and asking.my_turn(now):
+                if cell is not None:
+                    cell.begin_probe(now)
+                probe = await asker.probe(path, health.timeout_s, dialect.healthy)
+                now = self._clock()
+                asking.known(now)
+                if cell is not None:
+                    cell.put_probe(_PROBES.index(probe), now)
+            if probe is not None:
+                asking.wait(now, _jittered(max(self._listener.probed(probe), dialect.probe_s)))
+            await asyncio.sleep(asking.pause(now))
 
     async def _scrape(self, asker: Asker, config: ScrapeConfig) -> None:
-        names, doubted = self._dialect.load, False
-        assert names is not None, "it would not have been started"
+        cell = self._cell
+        asking = _scraping(cell, config.timeout_s, self._clock())
         while True:
-            text = await asker.fetch(config.path, config.timeout_s, MAX_METRICS_BYTES)
-            if text is not None:
-                load = parse_load(text, names, self._clock(), self._rank)
-                if load is not None:
-                    self._listener.scraped(load)
-                elif not doubted and (other := _other_engine(text, self._engine)):
-                    doubted = True
-                    _log.warning(
-                        "replica %s: its metrics are those of %s; give it `engine: %s`",
-                        asker.id,
-                        other,
-                        other,
-                    )
-            await asyncio.sleep(_jittered(config.interval_s))
+            now = self._clock()
+            load = asking.news()
+            if load is not None:
+                asking.wait(now, _jittered(config.interval_s))
+            elif asking.my_turn(now):
+                if cell is not None:
+                    cell.begin_scrape(now)
+                load = await self._read(asker, config)
+                now = self._clock()
+                asking.known(now)
+                if cell is not None and load is not None:
+                    cell.put_load(load)
+                asking.wait(now, _jittered(config.interval_s))
+            if load is not None:
+                self._listener.scraped(load)
+            await asyncio.sleep(asking.pause(now))
+
+    async def _read(self, asker: Asker, config: ScrapeConfig) -> Load | None:
+        names = self._dialect.load
+        assert names is not None, "it would not have been started"
+        text = await asker.fetch(config.path, config.timeout_s, MAX_METRICS_BYTES)
+        if text is None:
+            return None
+        load = parse_load(text, names, self._clock(), self._rank)
+        if load is None and not self._doubted and (other := _other_engine(text, self._engine)):
+            self._doubted = True
+            _log.warning(
+                "replica %s: its metrics are those of %s; give it `engine: %s`",
+                asker.id,
+                other,
+                other,
+            )
+        return load
+
+
+def _probing(cell: ProbeCell | None, timeout_s: float, now: float) -> Asking[Probe]:
+    if cell is None:
+        return _alone(timeout_s, now)
+
+    def heard() -> tuple[float, Probe]:
+        at, result = cell.probed()
+        return at, _PROBES[result]
+
+    return Asking(heard, cell.probe_begun_at, cell.doubted_at, timeout_s, now)
+
+
+def _scraping(cell: ProbeCell | None, timeout_s: float, now: float) -> Asking[Load]:
+    if cell is None:
+        return _alone(timeout_s, now)
+
+    def heard() -> tuple[float, Load] | None:
+        load = cell.load()
+        return None if load is None else (load.observed_at, load)
+
+    return Asking(heard, cell.scrape_begun_at, _never, timeout_s, now)
+
+
+def _alone(timeout_s: float, now: float) -> Asking[Any]:
+    return Asking(_nothing, _never, _never, timeout_s, now, look_s=math.inf)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _never() -> float:
+    return 0.0
 
 
 def _other_engine(text: bytes, engine: EngineKind) -> EngineKind | None:

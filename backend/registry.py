@@ -22,6 +22,7 @@ from core.errors import ConfigError, GatewayError
 from core.identity import identity
 from core.metrics import Metrics
 from core.replica import Load, Replica
+from core.shared_probes import ProbeCell
 from core.tasks import spawn
 
 STALE_SCRAPES = 3
@@ -82,7 +83,7 @@ class Registry:
     `on_refused` is called with the id of a replica whenever it refuses a connection, so that its
     silent streams can be failed (`Pool.refused`). `activity` (`Pool.activity`) tells flowing
     streams from a silent replica; without it only ended exchanges count. Both may be set later,
-    in `hooks`.
+    in `hooks`. `cell_of` tells where the workers share what they hear of a replica, if they do.
     """
 
     def __init__(
@@ -95,9 +96,12 @@ class Registry:
         contexts: Mapping[str, ssl.SSLContext] | None = None,
         activity: Callable[[str], int] | None = None,
         on_refused: Callable[[str], None] | None = None,
+        cell_of: Callable[[str], ProbeCell | None] | None = None,
     ) -> None:
         """`contexts`: as `build_contexts` made them. Raises ConfigError for doubled ids."""
         self.hooks = Hooks(activity, on_refused)
+        self.hooks.on_doubt = self._doubt
+        self._cell_of = cell_of
         self._clock = clock
         self._models: dict[str, ModelHealth] = {}
         self._started = False
@@ -257,8 +261,14 @@ class Registry:
             member = old.member
             if old.watching == watching:
                 return Entry(replica, member, old.monitor, watching)
-        monitor = Monitor(config, upstream, member, context, self._clock)
+        cell = None if self._cell_of is None else self._cell_of(replica.id)
+        monitor = Monitor(config, upstream, member, context, self._clock, cell=cell)
         return Entry(replica, member, monitor, watching)
+
+    def _doubt(self, replica_id: str) -> None:
+        """Have whoever looks next ask it at once."""
+        if self._cell_of is not None and (cell := self._cell_of(replica_id)) is not None:
+            cell.doubt(self._clock())
 
     def _end(self, monitor: Monitor) -> None:
         if not monitor.started:

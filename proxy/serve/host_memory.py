@@ -14,6 +14,7 @@ from core.shared_lives import SharedLives
 from core.shared_lock import SharedLock
 from core.shared_map import SharedMap
 from core.shared_memory import SharedRows, StateBoard
+from core.shared_probes import SharedProbes
 from core.shared_wide_map import WORD_BITS, WideMap
 from proxy.serve.config import Config
 from proxy.serve.places import room_for
@@ -26,10 +27,10 @@ _BUFFER_BYTES = 1024 * 1024
 class HostMemory:
     """`number`: a random name of this gateway. `ledger`: what each worker gave each replica, and
     what other gateways did, written by the core in the place of one worker more. `masks`: who holds
-    which prefix, written by the core. `lives` of the workers and, the last one, of the core.
-    `slower`: how many further tiers each replica has there. `lock`: whoever chooses a replica has
-    it. `heard`: the last datagram of each worker that the core has read, written by that.
-    `core_state`: what it says of itself."""
+    which prefix, written by the core. `probes`: what each worker heard of each replica. `lives` of
+    the workers and, the last one, of the core. `slower`: how many further tiers each replica has
+    there. `lock`: whoever chooses a replica has it. `heard`: the last datagram of each worker that
+    the core has read, written by that. `core_state`: what it says of itself."""
 
     def __init__(self, workers: int, places: int, entries: int, slower: int = 0) -> None:
         self.workers = workers
@@ -39,6 +40,7 @@ class HostMemory:
         self.slower = slower
         parts = -(-places * (1 + slower) // WORD_BITS)
         self.masks = SharedMap(entries) if parts == 1 else WideMap(entries, parts)
+        self.probes = SharedProbes(workers, places)
         self.lives = SharedLives(workers + 1)
         self.lock = SharedLock()
         self.heard = SharedRows(1, 8 * workers).row(0).cast("Q")

@@ -16,6 +16,7 @@ from backend.target import Target
 from backend.token_probes import TokenProbes
 from core.clock import Clock
 from core.metrics import Metrics
+from core.shared_probes import ProbeCell
 from proxy.serve.core_link import CoreLink
 from proxy.serve.kv_index import KvIndex
 from proxy.serve.prepared import Prepared
@@ -41,7 +42,15 @@ class Replicas:
         """`worker`: which one it is, of several."""
         config, contexts = prepared.config, prepared.upstream_tls
         self._prepared = prepared
-        self.registry = Registry(config.active, config.upstream, metrics, clock, contexts=contexts)
+        self._cells = _Cells(prepared, worker)
+        self.registry = Registry(
+            config.active,
+            config.upstream,
+            metrics,
+            clock,
+            contexts=contexts,
+            cell_of=self._cells.of,
+        )
         self.pool = Pool(config.active, config.upstream, metrics, clock, contexts)
         self.registry.hooks.on_refused = self._refused
         self.registry.hooks.activity = self.pool.activity
@@ -86,6 +95,7 @@ class Replicas:
         """Replicas that are new are probed from now on. Raises ConfigError, with nothing left
         behind."""
         before, config = self._prepared, prepared.config
+        self._cells.use(prepared)
         targets = self.pool.stage(config.active, config.upstream, prepared.upstream_tls)
         roster = self.registry.stage(config.active, config.upstream, prepared.upstream_tls)
         self._staged = StagedReplicas(prepared, roster, targets, before.cold_for(prepared))
@@ -100,6 +110,7 @@ class Replicas:
 
     def drop(self, staged: StagedReplicas) -> None:
         self._staged = None
+        self._cells.use(self._prepared)
         self.registry.drop(staged.roster)
 
     def commit(self, staged: StagedReplicas) -> None:
@@ -161,6 +172,26 @@ class Replicas:
         self.pool.commit(targets, roster.config)
         for replica_id in gone:
             self.router.forget(replica_id)
+
+
+class _Cells:
+    """Where this worker hears from others, and tells them, how replicas are. Of one that is only
+    staged it is known already."""
+
+    def __init__(self, prepared: Prepared, worker: int) -> None:
+        memory = prepared.shared.host
+        self._probes = None if memory is None else memory.probes
+        self._worker = worker
+        self._places = prepared.places.by_id
+
+    def use(self, prepared: Prepared) -> None:
+        self._places = {**self._places, **prepared.places.by_id}
+
+    def of(self, replica_id: str) -> ProbeCell | None:
+        place = self._places.get(replica_id)
+        if self._probes is None or place is None:
+            return None
+        return self._probes.cell(place, self._worker)
 
 
 def _with_replicas(models: Sequence[ModelConfig]) -> tuple[str, ...]:
