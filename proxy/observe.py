@@ -83,20 +83,20 @@ class Observer:
     def open(self, exchange: Exchange) -> AccessRecord:
         self._in_flight.inc()
         request = exchange.request
+        received_at, complete_at = request.received_at, request.complete_at or self._now()
+        head_at = request.head_at or complete_at
         record = AccessRecord(
             request_id=exchange.id,
             peer=request.peer,
             scheme=request.scheme,
             method=request.method,
+            phase="gate",
+            trail=[("head", received_at), ("body", head_at), ("gate", complete_at)],
         )
-        received_at, complete_at = request.received_at, request.complete_at or self._now()
-        head_at = request.head_at or complete_at
-        record.trail = [("head", received_at), ("body", head_at), ("gate", complete_at)]
         if (shake := request.handshake) is not None:
             # As if the first byte had come at once: what is between is nobody's time.
             record.trail.insert(0, ("tls", received_at - shake.seconds))
             record.tls_resumed = shake.resumed
-        record.phase = "gate"
         if self.tracer is not None and (trace := self.tracer.begin(request)) is not None:
             record.trace, record.trace_id = trace, f"{trace.trace_id:032x}"
         return record

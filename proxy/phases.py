@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 PHASES = (
     "tls",
@@ -40,8 +39,16 @@ def spent_in(trail: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Seconds by phase, of phases with the instants at which they began. The last one has not
     ended."""
     spent: dict[str, float] = {}
-    for (phase, at), (_, until) in pairwise(trail):
-        spent[phase] = spent.get(phase, 0.0) + until - at
+    if not trail:
+        return spent
+    instants = iter(trail)
+    phase, at = next(instants)
+    for following, until in instants:
+        if phase in spent:
+            spent[phase] += until - at
+        else:
+            spent[phase] = until - at
+        phase, at = following, until
     return spent
 
 

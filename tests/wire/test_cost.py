@@ -127,8 +127,10 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """With identity, limits, tokens and prefix routing, over plain HTTP/1.1."""
+async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    """With identity, limits, tokens and prefix routing, over plain HTTP/1.1. What is done for many
+    exchanges at a time is not counted: whether it falls into one depends on the machine."""
+    monkeypatch.setattr("proxy.access_log.FLUSH_S", 3600.0)
     loop, replicas = asyncio.get_running_loop(), list[Steps]()
 
     def replica() -> Steps:
