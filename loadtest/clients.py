@@ -28,6 +28,7 @@ from loadtest.runner import Runner
 LEAD_S = 0.1  # from now until a run begins
 _LEAD_EACH_S = 0.5  # and more for each process: it draws the schedule first
 _SHOWN_S = 0.5
+_SWITCH_S = 0.0002
 
 Make = Callable[[int, int], Runner]
 """Of the number of a client and how many there are."""
@@ -45,6 +46,8 @@ def run(make: Make, processes: int, began: Callable[[float], None], show: Show |
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection of garbage would be a lag of the client's own
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)  # nor may the thread that watches the server be one
     try:
         with _many_connections():
             if processes > 1:
@@ -54,6 +57,7 @@ def run(make: Make, processes: int, began: Callable[[float], None], show: Show |
             began(began_at)
             return uvloop.run(_until_interrupted(runner, began_at, show))
     finally:
+        sys.setswitchinterval(interval_s)
         gc.enable()
         gc.unfreeze()
 
