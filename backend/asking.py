@@ -28,13 +28,13 @@ class Asking(Generic[T]):
         timeout_s: float,
         now: float,
         *,
-        look_s: float = LOOK_S,
+        look_s: float | None = None,
     ) -> None:
         self._heard = heard
         self._begun_at = begun_at
         self._doubted_at = doubted_at
         self._timeout_s = timeout_s
-        self._look_s = look_s
+        self._look_s = LOOK_S if look_s is None else look_s
         self._known_at = now
         self._due_at = now
 

@@ -9,14 +9,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp import web
 from listening import Site
 
+from backend import asking
 from backend.config import HealthConfig, ReplicaConfig, ScrapeConfig, UpstreamConfig
+from backend.dial import REFUSED
 from backend.registry import Registry
 from core import tasks
+from core.errors import UpstreamUnreachable
 from core.metrics import Metrics
 from core.section import Secret
+from core.shared_probes import SharedProbes
 
 METRICS = (
     'vllm:num_requests_running{engine="0"} 3.0\n'
@@ -166,3 +171,65 @@ async def test_the_replicas_own_key_is_sent(monkeypatch: Any) -> None:
     await registry.close()
     await server.stop()
     assert server.seen[0].headers["authorization"] == "Bearer sk-1"
+
+
+def of_one_host(replica: ReplicaConfig, config: UpstreamConfig, count: int) -> list[Registry]:
+    """One for each worker of a host."""
+    memory = SharedProbes(count, 1)
+
+    def made(worker: int) -> Registry:
+        cell = memory.cell(0, worker)
+        return Registry(
+            [replica], config, Metrics.private(), time.monotonic, cell_of=lambda replica_id: cell
+        )
+
+    return [made(worker) for worker in range(count)]
+
+
+async def test_workers_ask_once_for_all_and_all_hear_of_a_failure_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "LOOK_S", 0.01)
+    server = FakeReplica()
+    await server.start()
+    replica = ReplicaConfig(url=f"http://127.0.0.1:{server.port}", model="m", id="r")
+    slow = HealthConfig(interval_s=3600, timeout_s=5, backoff_s=600, max_backoff_s=600)
+    config = UpstreamConfig(health=slow, metrics=ScrapeConfig(interval_s=3600))
+    workers = of_one_host(replica, config, 3)
+    try:
+        await workers[0].start()
+        await until(lambda: workers[0].ready() is None and workers[0].load("r") is not None)
+        assert [request.path for request in server.seen].count("/health") == 1
+        for registry in workers[1:]:
+            await registry.start()  # who comes later asks for itself, once
+        await until(lambda: all(one.ready() is None and one.load("r") for one in workers))
+        asked = len(server.seen)
+        await server.stop()
+        workers[1].failed("r", UpstreamUnreachable("no", code=REFUSED))
+        await until(lambda: not any(one.candidates("m") for one in workers))
+        assert len(server.seen) == asked
+    finally:
+        for registry in workers:
+            await registry.close()
+        await server.stop()
+
+
+async def test_the_next_worker_asks_when_one_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "LOOK_S", 0.01)
+    server = FakeReplica()
+    await server.start()
+    replica = ReplicaConfig(url=f"http://127.0.0.1:{server.port}", model="m", id="r")
+    one, two = of_one_host(replica, UpstreamConfig(health=FAST, metrics="off"), 2)
+    try:
+        await one.start()
+        await two.start()
+        await until(lambda: one.ready() is None and two.ready() is None)
+        await one.close()
+        asked = len(server.seen)
+        await until(lambda: len(server.seen) > asked + 2)
+        server.health = lambda: web.Response(status=503)
+        await until(lambda: not two.candidates("m"))
+    finally:
+        await one.close()
+        await two.close()
+        await server.stop()
