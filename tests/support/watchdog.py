@@ -7,7 +7,7 @@ import math
 import os
 import time
 
-HANG_S = 120.0
+HANG_S = 900.0 if "HEADRACE_VLLM" in os.environ else 120.0  # a vLLM takes minutes to start
 _SET_ANEW_S = 10.0
 
 

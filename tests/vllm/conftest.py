@@ -19,16 +19,42 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def engines(model: Path) -> Iterator[list[Engine]]:
+def spare(model: Path) -> Iterator[Engine]:
+    engine = Engine(model)
+    yield engine
+    engine.kill()
+
+
+@pytest.fixture(scope="session")
+def engines(model: Path, spare: Engine) -> Iterator[list[Engine]]:
+    """Two that live as long as the tests; the second one queues four requests at most."""
     found = [Engine(model), Engine(model, "--max-num-queued-reqs", "4")]
     try:
-        for engine in found:
+        for engine in (*found, spare):
             engine.start()
         for engine in found:
             engine.wait_ready()
         yield found
     finally:
         for engine in found:
+            engine.kill()
+
+
+@pytest.fixture
+def victim(
+    model: Path, spare: Engine, engines: list[Engine], request: pytest.FixtureRequest
+) -> Iterator[Engine]:
+    """One that the test may end as it likes; its options are the fixture's parameter."""
+    options = getattr(request, "param", ())
+    engine = Engine(model, *options) if options else spare
+    try:
+        if not engine.alive:
+            engine.kill()  # what may be left of it
+            engine.start()
+        engine.wait_ready()
+        yield engine
+    finally:
+        if engine is not spare:
             engine.kill()
 
 
