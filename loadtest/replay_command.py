@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     except CannotRun as error:
         print(f"headrace-loadtest: {error}", file=sys.stderr)
         return CANNOT
-    found = summarize(scenario, seed, samples, about)
+    with run_command.unhurried():
+        found = summarize(scenario, seed, samples, about)
     print(table.render(found))
     if arguments.out:
         run_command.write(found, arguments.out)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import secrets
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -152,7 +154,19 @@ def measure(scenario: Scenario, arguments: argparse.Namespace) -> result.Result:
     def make(first: int, share: int) -> Runner:
         return Runner(scenario, seed, target, headers, first=first, share=share)
 
-    return summarize(scenario, seed, watched(make, scenario, arguments), about)
+    samples = watched(make, scenario, arguments)
+    with unhurried():
+        return summarize(scenario, seed, samples, about)
+
+
+@contextlib.contextmanager
+def unhurried() -> Iterator[None]:
+    """Ctrl-C ends a run; what it has found is still to be worked out, which takes a second."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def seed_of(arguments: argparse.Namespace) -> int:

@@ -179,8 +179,10 @@ class _OneKeyOnce(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key.value, str):
+                raise ScenarioError(f"line {line}: a key must be plain text")
             if key.value in seen:
-                line = key.start_mark.line + 1
                 raise ScenarioError(f"line {line}: {key.value!r} stands twice in one mapping")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -199,6 +201,8 @@ def load_scenario(name: str) -> Scenario:
     except OSError as error:
         known = ", ".join(shipped())
         raise ScenarioError(f"{name}: {error.strerror}; give a file, or one of: {known}") from error
+    except ValueError as error:
+        raise ScenarioError(f"{name}: not UTF-8 text; give a scenario, which is YAML") from error
     return parse_scenario(text, str(path))
 
 
@@ -214,6 +218,9 @@ def parse_scenario(text: str, where: str) -> Scenario:
         raise ScenarioError(f"{where}: {place.strip('.`') or 'file'}: {what}") from error
     except ScenarioError as error:
         raise ScenarioError(f"{where}: {error}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        # PyYAML's own, of dates and numbers that are none and of lists a thousand deep.
+        raise ScenarioError(f"{where}: not usable as YAML: {error}") from error
     problem = _problem(scenario)
     if problem:
         raise ScenarioError(f"{where}: {problem}")

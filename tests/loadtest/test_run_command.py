@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 
 import pytest
 
@@ -12,6 +13,7 @@ from loadtest.run_command import (
     add_to,
     at_rate,
     changed,
+    unhurried,
     without_secrets,
 )
 from loadtest.scenario import Constant, Gamma, Model, load_scenario
@@ -69,3 +71,10 @@ def test_an_attached_file_loses_its_secrets() -> None:
     assert "s3" not in found
     assert "tokenizer: path" in found
     assert "unit: tokens" in found
+
+
+def test_an_interrupt_does_not_end_what_is_worked_out() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with unhurried():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

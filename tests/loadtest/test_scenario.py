@@ -54,6 +54,29 @@ def test_a_missing_file_names_those_that_are_shipped() -> None:
         load_scenario("nowhere")
 
 
+def test_what_is_no_text_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"name: \xff\xfe")
+    with pytest.raises(ScenarioError, match=r"mine.yaml: not UTF-8 text"):
+        load_scenario(str(path))
+
+
+TAGS = ("binary", "bool", "float", "int", "null", "omap", "pairs", "set", "str", "timestamp")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("? [1, 2]\n: x", "? {a: b}\n: c", "a: 2027-13-45", "a: 0x_", "a: &x [*x]", "\0", "<<: 1"),
+        *("[" * 3000, "{" * 3000, "{name: .nan}", "- 1", "", "null"),
+        *(f"a: !!{tag} {value}" for tag in TAGS for value in ("x", "[x]", "{x: 1}")),
+    ],
+)
+def test_whatever_is_no_scenario_is_one_sentence(text: str) -> None:
+    with pytest.raises(ScenarioError, match=r"\As.yaml: [^\n]+\Z"):
+        parse_scenario(text, "s.yaml")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
