@@ -70,7 +70,13 @@ def parse(text: str) -> object:
         raise ConfigError(f"{place}not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from error
-    except (RecursionError, ValueError) as error:
+    except (
+        RecursionError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+    ) as error:  # PyYAML's own
         raise ConfigError(f"not usable as YAML: {error}") from error
     if loader.faults:
         raise ConfigError("\n".join(loader.faults))

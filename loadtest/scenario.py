@@ -218,7 +218,7 @@ def parse_scenario(text: str, where: str) -> Scenario:
         raise ScenarioError(f"{where}: {place.strip('.`') or 'file'}: {what}") from error
     except ScenarioError as error:
         raise ScenarioError(f"{where}: {error}") from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         # PyYAML's own, of dates and numbers that are none and of lists a thousand deep.
         raise ScenarioError(f"{where}: not usable as YAML: {error}") from error
     problem = _problem(scenario)

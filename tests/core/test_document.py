@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from core.document import parse
 from core.errors import ConfigError
 
+TAGS = ("binary", "bool", "float", "int", "null", "omap", "pairs", "set", "str", "timestamp")
+
 
 @pytest.mark.parametrize(
     ("scalar", "value"),
@@ -76,6 +78,8 @@ def test_merge_keys_may_be_overridden() -> None:
         ("a: 1\n---\nb: 1\n", "line 2.*document"),
         ("{[]: 1}", "line 1"),
         ("[" * 1000, "not usable as YAML"),
+        ("a: !!timestamp x", "not usable as YAML"),
+        ("a: !!int x", "not usable as YAML"),
     ],
 )
 def test_what_cannot_be_read_says_where(text: str, fault: str) -> None:
@@ -87,3 +91,10 @@ def test_what_cannot_be_read_says_where(text: str, fault: str) -> None:
 def test_no_text_raises_anything_else(text: str) -> None:
     with contextlib.suppress(ConfigError):
         parse(text)
+
+
+@given(st.text(max_size=10))
+def test_no_value_of_a_tag_does_either(value: str) -> None:
+    for tag in TAGS:
+        with contextlib.suppress(ConfigError):
+            parse(f"a: !!{tag} '{value}'")
