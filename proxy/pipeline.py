@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from core.errors import (
     ClientGone,
@@ -92,20 +92,27 @@ class Pipeline:
             if not self.in_flight and self.on_quiet is not None:
                 self.on_quiet()
 
-    async def _route(self, exchange: Exchange, record: AccessRecord) -> None:
+    def _route(self, exchange: Exchange, record: AccessRecord) -> Coroutine[Any, Any, None]:
+        """What answers this request. To be awaited."""
+        request = exchange.request
+        surface = SURFACES.get(request.path)
+        if surface is None or request.method != "POST":
+            return self._elsewhere(exchange, record)
+        self._services.admission.check_request()
+        record.route = request.path
+        return self._infer(surface, exchange, record)
+
+    async def _elsewhere(self, exchange: Exchange, record: AccessRecord) -> None:
+        """What is no inference."""
         request = exchange.request
         path, method = request.path, request.method
         if method == "OPTIONS" and self._preflight(exchange, record):
             return
         if path != self._services.health_path:
             self._services.admission.check_request()
-        surface = SURFACES.get(path)
-        if surface is not None:
+        if path in SURFACES:
             record.route = path
-            if method != "POST":
-                raise _not_allowed("POST")
-            await self._infer(surface, exchange, record)
-            return
+            raise _not_allowed("POST")
         if path.startswith(STORED) and self._services.stored is not None:
             await self._ask_again(self._services.stored, exchange, record)
         elif path == MODELS or path.startswith(MODELS + "/"):

@@ -167,9 +167,10 @@ class EventScanner:
             return self._push_slowly(data)
         if data.find(10) == len(data) - 2:  # one event
             if data.rfind(b'"usage"') < 0 and data.rfind(b'"error"') < 0:
-                self.events += 1
-                if self._lessons:
+                # The first one is often the role alone: none that follows is like it.
+                if self.events and self._lessons:
                     self._learn(data)
+                self.events += 1
                 return data
             return b"" if self._look_at(data) else data
         return self._push_several(data)

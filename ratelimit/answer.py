@@ -38,27 +38,18 @@ _QUOTA_UNITS: Final[dict[Unit, str]] = {
 }
 
 
-class Triple(NamedTuple):
-    """The x-ratelimit fields of one bucket: the first as it is, the names of the others, and what
-    their values are worked out from."""
-
-    limit: Field
-    remaining: bytes
-    reset: bytes
-    capacity: int
-    refill: int
-    window_s: int
+Triple = tuple[Field, bytes, bytes]
+"""The x-ratelimit fields of one bucket: the first as it is, and the names of the others."""
 
 
 class Told(NamedTuple):
-    """What can be said of a plan once for all. `kinds`: the indexes of the buckets of requests, and
-    of those of tokens, with what is said of it where it is a single one; `triples`: what is said of
-    each. `rate_limit` has two holes for each of the
-    `items`, one for streams: index, capacity, window and refill (in units; 0: streams)."""
+    """What can be said of a plan once for all. `triples`: of each bucket of requests or tokens;
+    `rivals`: the indexes of those of one kind, where a kind has several. `rate_limit` has two holes
+    for each of the `items`, one for streams: index, capacity, window and refill (0: streams)."""
 
     policy: Field | None
-    kinds: tuple[tuple[tuple[int, ...], Triple | None], ...]
     triples: dict[int, Triple]
+    rivals: tuple[tuple[int, ...], ...]
     rate_limit: bytes
     items: tuple[tuple[int, int, int, int], ...]
 
@@ -70,24 +61,20 @@ def told(plan: Plan) -> Told:
     for i, bucket in shown:
         if (kind := _KINDS.get(bucket.rule.unit)) is not None:
             kinds.setdefault(kind, []).append(i)
-            triples[i] = Triple(
+            triples[i] = (
                 (b"x-ratelimit-limit-" + kind, b"%d" % (bucket.limit.capacity // UNITS)),
                 b"x-ratelimit-remaining-" + kind,
                 b"x-ratelimit-reset-" + kind,
-                *bucket.limit,
             )
     policy = ", ".join(_policy(bucket) for _, bucket in shown).encode("ascii")
     items = [f'"{b.rule.name}";r=%d' + ("" if b.concurrent else ";t=%d") for _, b in shown]
     return Told(
         (b"ratelimit-policy", policy) if policy else None,
-        tuple(
-            (tuple(indexes), triples[indexes[0]] if len(indexes) == 1 else None)
-            for _, indexes in sorted(kinds.items())
-        ),
         triples,
+        tuple(tuple(indexes) for indexes in kinds.values() if len(indexes) > 1),
         ", ".join(items).encode("ascii"),
         tuple(
-            (i, b.limit.capacity, b.limit.window_s, 0 if b.concurrent else b.limit.refill * UNITS)
+            (i, b.limit.capacity, b.limit.window_s, 0 if b.concurrent else b.limit.refill)
             for i, b in shown
         ),
     )
@@ -106,31 +93,24 @@ def headers(said: Told, levels: Sequence[int], first: int = -1) -> Headers:
     its kind: the one that refused."""
     if said.policy is None:
         return ()
+    triples = said.triples
+    for indexes in said.rivals:
+        shown = first if first in indexes else min(indexes, key=levels.__getitem__)
+        triples = {i: triple for i, triple in triples.items() if i == shown or i not in indexes}
     fields: list[Field] = []
-    for indexes, triple in said.kinds:
-        if triple is None:
-            i = first if first in indexes else min(indexes, key=levels.__getitem__)
-            triple = said.triples[i]
-        else:
-            (i,) = indexes
-        limit, remaining, reset, capacity, refill, window_s = triple
-        level = levels[i]
-        # `span(fill_us(...))`, spelled out where it is short: this runs for each request.
-        wait_us = -(-window_s * (capacity - level) // refill)
-        if 0 < wait_us < 1_000_000:
-            wait = b"%dms" % -(-wait_us // 1000)
-        else:
-            wait = span(min(wait_us, MAX_FILL_US))
-        left = b"%d" % (level // UNITS) if level > 0 else b"0"
-        fields += (limit, (remaining, left), (reset, wait))
     numbers: list[int] = []
     for i, capacity, window_s, refill in said.items:
         level = levels[i]
-        left_tokens = level // UNITS if level > 0 else 0
-        if refill:
-            numbers += left_tokens, -(-window_s * (capacity - level) // refill)
-        else:
-            numbers.append(left_tokens)
+        left = level // UNITS if level > 0 else 0
+        if not refill:
+            numbers.append(left)
+            continue
+        wait_us = -(-window_s * (capacity - level) // refill)  # as `fill_us`, for each request
+        numbers += left, -(-wait_us // 1_000_000)
+        if i in triples:
+            limit, remaining, reset = triples[i]
+            wait = span(wait_us if wait_us < MAX_FILL_US else MAX_FILL_US)
+            fields += limit, (remaining, b"%d" % left), (reset, wait)
     fields += (said.policy, (b"ratelimit", said.rate_limit % tuple(numbers)))
     return tuple(fields)
 
