@@ -63,8 +63,7 @@ def read(path: str) -> bytes:
 
 
 def read_bounded(path: str, most_bytes: int) -> bytes:
-    """As `read`, of a plain file that others write: never waits for a writer. Raises
-    ConfigError."""
+    """As `read`, of a plain file: never waits for a writer. Raises ConfigError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -55,10 +55,6 @@ def serve(arguments: argparse.Namespace) -> int:
     path = os.path.abspath(arguments.config)
     seen: dict[str, Identity] = {}
     _, config = read_config(path, seen)
-    found: dict[str, tuple[str, ...]] = {}
-    look_up(config, found)
-    if found:
-        _, config = read_config(path, seen, found=found)
     raise_descriptor_limit()
     place = control_path(config.run_dir, path, os.environ)
     if not arguments.replace:
@@ -69,6 +65,12 @@ def serve(arguments: argparse.Namespace) -> int:
         say(f"cannot replace the running gateway: {error}")
         return EXIT_NOBODY
     try:
+        found: dict[str, tuple[str, ...]] = {}
+        look_up(config, found)
+        if predecessor is not None:  # what DNS does not say now
+            found = {**predecessor.found, **found}
+        if found:
+            _, config = read_config(path, seen, found=found)
         return _supervisor(path, seen, config, place, predecessor, found=found).run()
     finally:
         if predecessor is not None:

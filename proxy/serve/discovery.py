@@ -67,6 +67,14 @@ def cut_short(source: DiscoverConfig, found: Found) -> str:
     return f"{source.dns or source.srv}: {count} hosts, of which `most: {source.most}` are taken"
 
 
+def nothing_of(source: DiscoverConfig, found: Found) -> str:
+    """That there is no replica, in words, or nothing."""
+    known = [found[query] for query in source.queries if query in found]
+    if len(known) < len(source.queries) or any(known):
+        return ""
+    return f"{source.dns or source.srv}: there is no record"
+
+
 def described(source: DiscoverConfig, config: DnsConfig) -> str:
     """What an entry of `discover` means, in words. Nothing is asked for that."""
     what = f"A and AAAA records of {source.dns}, port {source.port}"

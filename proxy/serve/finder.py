@@ -9,15 +9,17 @@ lists and `ndots` of `/etc/resolv.conf` are. Performs: sockets, timers.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from core.errors import ConfigError
 from core.metrics import Metrics
 from core.tasks import spawn
 from proxy.serve.discover_config import DiscoverConfig, DnsConfig, server_address
-from proxy.serve.discovery import cut_short
+from proxy.serve.discovery import cut_short, nothing_of
 from proxy.serve.lookup import Answer, Lookup
 from proxy.serve.supervise.messages import Found
 
@@ -38,6 +40,7 @@ UDP_BYTES = 1232
 """The largest answer that is asked for over UDP: it is not fragmented on any path (DNS flag day
 2020)."""
 JITTER = 0.1
+_TARGET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}\Z")
 _MISSING = "$.discover: needs the package dnspython; install `headrace[dns]`"
 _log = logging.getLogger("headrace.discovery")
 
@@ -90,7 +93,10 @@ class Resolver:
             return Answer((), ttl_s, _may_say(found.response))
         if kind == "SRV":
             return Answer(_best_services(found.rrset), ttl_s)
-        return Answer(tuple(record.address for record in found.rrset), ttl_s)
+        hosts = tuple(r.address for r in found.rrset if _may_be_a_replica(r.address))
+        if not hosts:
+            raise NoAnswer("none of its addresses can be a replica's")
+        return Answer(hosts, ttl_s)
 
 
 def _may_say(response: dns.message.Message) -> bool:
@@ -108,8 +114,14 @@ def _best_services(records: dns.rrset.RRset) -> tuple[str, ...]:
         for record in records
         if record.priority == best
         and record.port
-        and (target := record.target.to_text(omit_final_dot=True)) not in ("", ".", "@")
+        and _TARGET.match(target := record.target.to_text(omit_final_dot=True))
     )
+
+
+def _may_be_a_replica(address: str) -> bool:
+    """Not every host of a link (169.254.169.254 has a cloud's secrets), nor several, nor none."""
+    ip = ipaddress.ip_address(address)
+    return not (ip.is_link_local or ip.is_multicast or ip.is_unspecified)
 
 
 class Finder:
@@ -203,19 +215,23 @@ class Finder:
     def _tell(self) -> None:
         hosts = {query: at.hosts for query, at in self._lookups.items() if at.hosts is not None}
         troubles = [at.trouble for at in self._lookups.values() if at.trouble]
-        troubles += filter(None, (cut_short(source, hosts) for source in self._sources))
+        for source in self._sources:
+            troubles += filter(None, [cut_short(source, hosts), nothing_of(source, hosts)])
         said = Found(hosts, tuple(f"DNS {trouble}" for trouble in troubles))
         if self._say is not None and said != self._said:
             self._said = said
             self._say(said)
 
 
-def look_once(queries: Sequence[str], config: DnsConfig) -> Mapping[str, tuple[str, ...]]:
-    """What DNS has for them now, in a loop of its own, within `config.timeout_s`: not for a process
-    that has one. Whoever does not answer is left out. Raises ConfigError."""
+def look_once(
+    queries: Sequence[str], config: DnsConfig
+) -> tuple[Mapping[str, tuple[str, ...]], dict[str, str]]:
+    """What DNS has for them now, and why it has not, in words, both by query. In a loop of its own,
+    within `config.timeout_s`: not for a process that has one. Raises ConfigError."""
     lookups = [Lookup(query, config.min_s, config.max_s) for query in queries]
     asyncio.run(_look_at_all(Resolver(config), lookups))
-    return {lookup.query: lookup.hosts for lookup in lookups if lookup.hosts}
+    found = {lookup.query: lookup.hosts for lookup in lookups if lookup.hosts}
+    return found, {lookup.query: lookup.trouble for lookup in lookups if lookup.trouble}
 
 
 async def _look_at_all(resolver: Resolver, lookups: Sequence[Lookup]) -> None:
@@ -223,6 +239,6 @@ async def _look_at_all(resolver: Resolver, lookups: Sequence[Lookup]) -> None:
         try:
             lookup.answered(await resolver.ask(lookup.query))
         except NoAnswer as error:
-            _log.warning("DNS %s: %s", lookup.query, error)
+            lookup.failed(str(error))
 
     await asyncio.gather(*map(look, lookups))

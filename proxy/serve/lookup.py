@@ -54,7 +54,8 @@ class Lookup:
             self.trouble = ""
         else:
             self._empty += 1
-            self.trouble = f"{self.query}: there is no record"
+            # Many names have addresses of one kind alone.
+            self.trouble = f"{self.query}: there is no record" if self.hosts else ""
             if self._empty >= EMPTY_ENOUGH:
                 self.hosts, self.trouble = (), ""
 

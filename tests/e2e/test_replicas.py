@@ -189,6 +189,46 @@ async def test_replicas_that_dns_names_come_and_go() -> None:
             await asyncio.to_thread(gateway.__exit__, None, None, None)
 
 
+async def test_a_gateway_begins_while_dns_is_away_and_its_successor_goes_on_without() -> None:
+    pytest.importorskip("dns", reason="the extra `dns` is not installed")
+    async with DnsServer() as dns, FakeReplica() as replica:
+        dns.records["A vllm.test"] = ["127.0.0.1"]
+        dns.rcode = SERVFAIL
+        document = base_config(
+            [],
+            workers=1,
+            discover=[{"dns": "vllm.test.", "port": replica.port, "model": "demo"}],
+            dns={"servers": [dns.address], "timeout_s": 0.5, "min_s": 0.1, "max_s": 0.1},
+        )
+        gateway = Process(document)
+        newer = gateway.replacement()
+        gateway.start()
+        try:
+            await asyncio.to_thread(gateway.wait_listening)
+
+            async def why() -> bool:
+                return "DNS A vllm.test" in (await admin(gateway, "/readyz")).body.decode()
+
+            await eventually(why)
+            assert (await ask(gateway.port, chat())).status == 503
+            dns.rcode = NOERROR
+
+            async def served_now() -> bool:
+                return (await ask(gateway.port, chat())).status == 200
+
+            await eventually(served_now)
+            dns.rcode = SERVFAIL
+            newer.start()
+            await asyncio.to_thread(newer.wait_listening)
+            assert (await ask(gateway.port, chat())).complete
+            record = newer.records()[-1]
+            assert (record["replica"], record["status"]) == (f"127.0.0.1:{replica.port}", 200)
+        finally:
+            if newer._process is not None:
+                await asyncio.to_thread(newer.stop)
+            await asyncio.to_thread(gateway.__exit__, None, None, None)
+
+
 @contextmanager
 def replica_process(port: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "loadtest", "replica", "--port", str(port)]

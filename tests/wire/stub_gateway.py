@@ -87,6 +87,7 @@ class StubService:
     delay_s = 0.3
     drain_s = drain_s
     secret = b"stub"
+    hosts: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
 
     def __init__(self) -> None:
         self.path = os.environ.get("STUB_WORDS", "/nowhere")

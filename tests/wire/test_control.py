@@ -193,7 +193,7 @@ class OldOne(threading.Thread):
                 if self.refusal:
                     visitor.channel.send(Rejected(self.refusal))
                 else:
-                    give(visitor, self.sockets, b"secret")
+                    give(visitor, self.sockets, b"secret", {"A a": ("10.0.0.1",)})
 
 
 def test_sockets_change_hands(control: ControlSocket, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_sockets_change_hands(control: ControlSocket, tmp_path: Path) -> None:
     sockets = bind_all([Address("127.0.0.1", 0), unix], Address("127.0.0.1", 0))
     old = OldOne(control, sockets)
     predecessor = Predecessor(visit(control.path, takes_descriptors=True))
-    assert predecessor.secret == b"secret"
+    assert (predecessor.secret, predecessor.found) == (b"secret", {"A a": ("10.0.0.1",)})
     assert predecessor.pid == os.getpid()
     tcp, given_unix, admin = predecessor.sockets
     taken = bind_all([unix, tcp.address], None, predecessor.sockets)

@@ -54,6 +54,20 @@ async def test_services(server: DnsServer) -> None:
     assert (await ask(server, f"SRV _http._tcp.{NAME}")).hosts == ()
 
 
+async def test_no_host_is_taken_that_cannot_be_a_replica(server: DnsServer) -> None:
+    server.records["A vllm.test"] = ["169.254.169.254", "0.0.0.0", "224.0.0.1", "10.0.0.1"]
+    assert (await ask(server, f"A {NAME}")).hosts == ("10.0.0.1",)
+    server.records["A vllm.test"] = ["169.254.169.254"]
+    with pytest.raises(NoAnswer):  # nothing is no reason to let go of those that there are
+        await ask(server, f"A {NAME}")
+    server.records["SRV _http._tcp.vllm.test"] = [
+        "1 1 80 a@b.test.",
+        "1 1 80 good.test.",
+        "1 1 0 x.",
+    ]
+    assert (await ask(server, f"SRV _http._tcp.{NAME}")).hosts == ("good.test:80",)
+
+
 async def test_an_answer_that_does_not_fit_comes_over_tcp(server: DnsServer) -> None:
     addresses = [str(ipaddress.IPv4Address("10.0.0.0") + n) for n in range(200)]
     server.records["A vllm.test"] = addresses
@@ -96,8 +110,12 @@ async def test_no_answer(server: DnsServer) -> None:
 async def test_a_first_look_leaves_out_who_does_not_answer(server: DnsServer) -> None:
     server.records["A vllm.test"] = ["10.0.0.1"]
     queries = [f"A {NAME}", f"AAAA {NAME}", "A elsewhere.test."]
-    found = await asyncio.to_thread(look_once, queries, config(server))
+    found, troubles = await asyncio.to_thread(look_once, queries, config(server))
     assert found == {f"A {NAME}": ("10.0.0.1",)}
+    assert troubles == {}, "that there is no record is an answer"
+    server.rcode = SERVFAIL
+    found, troubles = await asyncio.to_thread(look_once, queries[:1], config(server, 0.3))
+    assert (found, list(troubles)) == ({}, [f"A {NAME}"])
 
 
 async def test_changes_are_told_and_failures_keep_what_was(server: DnsServer) -> None:
@@ -138,7 +156,7 @@ async def test_changes_are_told_and_failures_keep_what_was(server: DnsServer) ->
         await eventually(asked_again)
         assert len(told) == count, "what is no change is not told"
         del server.records["A vllm.test"]
-        await says((), trouble="")
+        await says((), trouble="vllm.test.: there is no record")
         finder.use([], config(server))
         assert metrics.value("headrace_discovery_hosts", f"A {NAME}") == 0
     finally:

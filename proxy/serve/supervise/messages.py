@@ -139,9 +139,10 @@ class Listening(Message):
 
 class HandedOver(Message):
     """The end of the sockets. `secret` is what both generations derive their common secrets
-    from."""
+    from, `found` what DNS said of the replicas (see `Found`)."""
 
     secret: bytes
+    found: dict[str, tuple[str, ...]] = {}
 
 
 class Yield(Message):

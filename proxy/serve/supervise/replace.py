@@ -9,7 +9,7 @@ before, the old one has lost nothing.
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from proxy.listen.address import parse_address
 from proxy.listen.sockets import BoundSocket, Sockets
@@ -30,17 +30,20 @@ class CannotReplace(Exception):
     """The running gateway does not give way. `str()` is a sentence."""
 
 
-def give(visitor: Visitor, sockets: Sockets, secret: bytes) -> None:
+def give(
+    visitor: Visitor, sockets: Sockets, secret: bytes, found: Mapping[str, tuple[str, ...]]
+) -> None:
     """The old one's side: hand out all listening sockets."""
     for bound in sockets.all():
         visitor.channel.send(Listening(str(bound.address), bound.file), bound.socket.fileno())
-    visitor.channel.send(HandedOver(secret))
+    visitor.channel.send(HandedOver(secret, dict(found)))
 
 
 class Predecessor:
     """The new one's side: the gateway whose place it takes, in process `pid`.
 
-    `sockets` are its listening sockets, `secret` is what it derives its secrets from.
+    `sockets` are its listening sockets, `secret` is what it derives its secrets from, `found` what
+    DNS told it.
     """
 
     def __init__(self, visitor: Visitor) -> None:
@@ -48,6 +51,7 @@ class Predecessor:
         self.pid = visitor.pid
         self.sockets: list[BoundSocket] = []
         self.secret = b""
+        self.found: dict[str, tuple[str, ...]] = {}
         self._channel = visitor.channel
         self._channel.send(TakeOver())
         try:
@@ -65,7 +69,7 @@ class Predecessor:
                 if isinstance(message, Listening):
                     self.sockets.append(_bound(message, self._channel.descriptors.popleft()))
                 elif isinstance(message, HandedOver):
-                    self.secret = message.secret
+                    self.secret, self.found = message.secret, message.found
                     return
                 elif isinstance(message, Rejected):
                     raise CannotReplace(message.reason)

@@ -69,7 +69,12 @@ def look_up(config: Config, found: dict[str, tuple[str, ...]]) -> None:
     ConfigError."""
     queries = {query for source in config.discover for query in source.queries}
     if missing := sorted(queries - found.keys()):
-        found.update(look_once(missing, config.dns))
+        answered, troubles = look_once(missing, config.dns)
+        found.update(answered)
+        for source in config.discover:
+            if not any(query in found for query in source.queries):
+                for query in source.queries:
+                    say(f"DNS {troubles.get(query) or f'{query}: there is no record'}")
 
 
 def warn(prepared: app.Prepared) -> None:
@@ -170,8 +175,12 @@ class Service:
             return f"no replica has the id {replica_id}{did_you_mean(replica_id, ids)}"
         return ""
 
+    @property
+    def hosts(self) -> Mapping[str, tuple[str, ...]]:
+        return self._found
+
     def found(self, said: Found) -> str:
-        changed = [query for query in said.hosts if said.hosts[query] != self._found.get(query)]
+        changed = [query for query in said.hosts if said.hosts[query] != self._found.get(query, ())]
         self._found.update(said.hosts)
         words = (f"DNS {query}: {counted(len(said.hosts[query]), 'host')}" for query in changed)
         return ", ".join(words)

@@ -36,6 +36,10 @@ class Service(Source, Protocol):
     def secret(self) -> bytes: ...
 
     @property
+    def hosts(self) -> Mapping[str, tuple[str, ...]]:
+        """What DNS said last of the replicas, for a successor."""
+
+    @property
     def seen(self) -> Mapping[str, Identity]: ...
 
     async def work(self, index: int, stop: Stop, ready: Callable[[Reloadable], None]) -> None:

@@ -139,14 +139,14 @@ class Supervisor:
             self._predecessor.hang_up()
 
     def _open_desk(self) -> None:
-        control = self._make_control()
+        control, service = self._make_control(), self._service
         if control is not None:
             self._desk = Desk(
                 control,
-                self._service.path,
+                service.path,
                 want=self._reloader.want,
-                drain=self._service.drain,
-                give=lambda visitor: give(visitor, self._sockets, self._service.secret),
+                drain=service.drain,
+                give=lambda to: give(to, self._sockets, service.secret, service.hosts),
                 give_way=self._give_way,
                 clock=self._clock,
             )

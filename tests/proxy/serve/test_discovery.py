@@ -6,7 +6,7 @@ from core.errors import ConfigError
 from core.loading import parse
 from proxy.serve.config import Config
 from proxy.serve.discover_config import DiscoverConfig, DnsConfig
-from proxy.serve.discovery import cut_short, described, merged
+from proxy.serve.discovery import cut_short, described, merged, nothing_of
 
 TEXT = b"""
 listen: {addresses: ["127.0.0.1:8080"], tls: off}
@@ -124,3 +124,12 @@ def test_what_it_means_is_said() -> None:
     said = described(second, DnsConfig(servers=("10.0.0.10",), max_s=30))
     assert "SRV records of _http._tcp.n.svc, https" in said
     assert "asked of 10.0.0.10" in said
+
+
+def test_that_there_is_nothing_is_said_once_all_is_known() -> None:
+    source = config(LOOKED_FOR).discover[0]
+    nothing: dict[str, tuple[str, ...]] = {"A vllm.internal": ()}
+    assert nothing_of(source, nothing) == ""
+    nothing["AAAA vllm.internal"] = ()
+    assert nothing_of(source, nothing) == "vllm.internal: there is no record"
+    assert nothing_of(source, FOUND) == ""
