@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import repeat
+from operator import mul, truediv
 from typing import Any, Protocol
 
 import msgspec
@@ -46,7 +49,7 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     `shadow_refusals` are the rules that would have refused. `over_budget` are the parts
     that took longer than the `tier` allows. `trace` (a `proxy.tracing.trace.Trace`, if it is
     traced) and the `*_at` are unset again when the exchange ends. `due` is who
-    counts what took how long, once, and what for; it is unset then. `trail` are the phases with the
+    notes what took how long, once, and what for; it is unset then. `trail` are the phases with the
     instants at which they began, and the end: only written down while an exchange runs, worded and
     counted for many at a time, and then unset.
     """
@@ -125,16 +128,20 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """Put what each phase took into the fields, and count it; returned in seconds."""
         spent = spent_in(self.trail)
         if self.due is not None:
-            observe, times = self.due
+            observer, times = self.due
             self.due = None
-            observe(self, spent, times)
-        for phase, seconds in spent.items():
-            # As `milliseconds`, written out: there are ten for each request.
-            setattr(self, _FIELDS[phase], int(seconds * 1e6) / 1e3)
+            observer.observe(self, spent, times)
+        # As `milliseconds`, in loops in C: there are ten for each exchange.
+        microseconds = map(int, map(mul, spent.values(), _MILLION))
+        _do_all(
+            map(setattr, repeat(self), map(_field, spent), map(truediv, microseconds, _THOUSAND))
+        )
         return spent
 
 
-_FIELDS = {phase: phase + "_ms" for phase in PHASES}
+_field = {phase: phase + "_ms" for phase in PHASES}.__getitem__
+_MILLION, _THOUSAND = repeat(1e6), repeat(1e3)
+_do_all = deque[None](maxlen=0).extend
 
 
 def milliseconds(seconds: float) -> float:
@@ -265,21 +272,31 @@ class AccessLog(RecordLog):
             super().__init__(LineSink(target, dropped.inc), line_of, FLUSH_S, wall)
 
     def flush(self) -> None:
-        taken: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        rows: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
         overheads: list[float] = []
+        observers: list[Any] = []
         for record in self._waiting:
+            if record.due is not None and record.due[0] not in observers:
+                observers.append(record.due[0])
             spent = record.word_phases()
             record.trail = []
             if record.model is not None:
-                for phase, seconds in spent.items():
-                    taken[phase].append(seconds)
+                phases = tuple(spent)
+                if phases not in rows:
+                    rows[phases] = []
+                rows[phases].append(tuple(spent.values()))
                 if record.ttft_ms is not None and "first_token" in spent:
                     overheads.append(record.ttft_ms / 1e3 - spent["first_token"])
+        taken: dict[str, list[float]] = {}
+        for phases, several in rows.items():
+            for phase, column in zip(phases, zip(*several, strict=True), strict=True):
+                taken.setdefault(phase, []).extend(column)
         for phase, values in taken.items():
-            if values:
-                self._phases[phase].observe_all(values)
+            self._phases[phase].observe_all(values)
         if overheads:
             self._overhead.observe_all(overheads)
+        for observer in observers:
+            observer.tell()
         super().flush()
 
 

@@ -107,9 +107,8 @@ class Observer:
         record.bytes_sent = exchange.bytes_sent
         record.total_ms = milliseconds(now - record.trail[0][1])
         trace, first_at = record.trace, record.first_event_at
-        if first_at is None:
-            times = _Times(None, None, 0.0)
-        else:
+        times = _Times(None, None, 0.0)
+        if first_at is not None:
             times = _Times(now - first_at, (record.first_events_at or now) - first_at, 0.0)
         record.leave(now)
         if self.budgets is not None and record.model is not None:
@@ -132,27 +131,38 @@ class Observer:
                 meters = self._by_model[record.model] = self._meters_of(record.model)
             meters.count(record)
             # Later, with many others in a row: that costs half.
-            record.due = self._observe, times
-        if self.tracer is not None and trace is not None:
+            record.due = self, times
+        if trace is not None and self.tracer is not None:
             record.word_phases()
             self.tracer.end(trace, exchange.request, record, now)
+        self._keep(record, now)
+
+    def _keep(self, record: AccessRecord, now: float) -> None:
         if self._recent is not None:
             self._recent.take(record, now)
+        if record.due is None:  # it was looked at already
+            self.tell()
         self.log.write(record)
         if self.usage is not None:
             self.usage.write(record)
 
-    def _observe(self, record: AccessRecord, spent: Mapping[str, float], times: _Times) -> None:
-        """What took how long, and too long."""
+    def observe(self, record: AccessRecord, spent: Mapping[str, float], times: _Times) -> None:
+        """Note what took how long, and too long, for `tell`."""
         if record.model is not None:
-            self._by_model[record.model].observe(record, times.relay_s)
+            self._by_model[record.model].note(record, times.relay_s)
         budgets, tier = self.budgets, record.tier
         if budgets is not None and tier is not None:
             found = budgets.judge(
                 tier, spent, context_s=times.context_s, first_tokens_s=times.first_tokens_s
             )
-            self._tiers.count(found)
+            self._tiers.note(found)
             record.over_budget = list(found.over) or None
+
+    def tell(self) -> None:
+        """Put into the metrics what was noted."""
+        self._tiers.tell()
+        for meters in self._by_model.values():
+            meters.tell()
 
     def refused(self, exchange: Exchange, error: GatewayError) -> None:
         """A request that never became one."""
@@ -186,7 +196,7 @@ class _Times(NamedTuple):
 class _ModelMeters:
     """The metrics of one model, bound once."""
 
-    __slots__ = ("_cached", "_completion", "_duration", "_prompt", "_tpot", "_ttft")
+    __slots__ = ("_cached", "_completion", "_histograms", "_noted", "_prompt")
 
     def __init__(
         self,
@@ -198,24 +208,30 @@ class _ModelMeters:
         cached: Counter,
         completion: Counter,
     ) -> None:
-        self._duration = duration
-        self._ttft = ttft
-        self._tpot = tpot
+        self._histograms = duration, ttft, tpot
+        self._noted: tuple[list[float], list[float], list[float]] = [], [], []
         self._prompt = prompt
         self._cached = cached
         self._completion = completion
 
     def __repr__(self) -> str:
-        return f"<_ModelMeters {self._ttft!r}>"
+        return f"<_ModelMeters {self._histograms[0]!r}>"
 
-    def observe(self, record: AccessRecord, relay_s: float | None) -> None:
+    def note(self, record: AccessRecord, relay_s: float | None) -> None:
+        duration, ttft, tpot = self._noted
         if record.total_ms is not None:
-            self._duration.observe(record.total_ms / 1e3)
+            duration.append(record.total_ms / 1e3)
         if record.ttft_ms is not None:
-            self._ttft.observe(record.ttft_ms / 1e3)
+            ttft.append(record.ttft_ms / 1e3)
         output = record.completion_tokens
         if output is not None and output > 1 and record.stream and relay_s is not None:
-            self._tpot.observe(relay_s / (output - 1))
+            tpot.append(relay_s / (output - 1))
+
+    def tell(self) -> None:
+        for histogram, values in zip(self._histograms, self._noted, strict=True):
+            if values:
+                histogram.observe_all(values)
+                values.clear()
 
     def count(self, record: AccessRecord) -> None:
         if record.prompt_tokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import sub
 
 PHASES = (
     "tls",
@@ -38,17 +39,16 @@ _WORDS = tuple(f";dur={hundredths / 100:.2f}" for hundredths in range(_WORDED))
 def spent_in(trail: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Seconds by phase, of phases with the instants at which they began. The last one has not
     ended."""
-    spent: dict[str, float] = {}
     if not trail:
-        return spent
-    instants = iter(trail)
-    phase, at = next(instants)
-    for following, until in instants:
-        if phase in spent:
-            spent[phase] += until - at
-        else:
-            spent[phase] = until - at
-        phase, at = following, until
+        return {}
+    # Loops in C, as this is done for each exchange.
+    phases, instants = zip(*trail, strict=True)
+    took = tuple(map(sub, instants[1:], instants))
+    spent = dict(zip(phases, took, strict=False))
+    if len(spent) < len(took):  # some came more than once
+        spent = dict.fromkeys(phases[:-1], 0.0)
+        for phase, seconds in zip(phases, took, strict=False):
+            spent[phase] += seconds
     return spent
 
 

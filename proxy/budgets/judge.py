@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import repeat
+from operator import gt
 from typing import NamedTuple
 
 from core.exchange import Request
@@ -15,7 +17,8 @@ LEFT_HEADER = b"x-headrace-budget-ms"
 PARTS = ("context", "tls", "gateway", "tokenize", "first_token", "first_tokens", "total")
 """What is judged, in the order of an exchange; `total` holds all the others and receiving too."""
 
-_GATEWAY = frozenset(phase for phase in OWN if phase != "tokenize")
+_GATEWAY = tuple(phase for phase in OWN if phase != "tokenize")
+_NOTHING = repeat(0.0)
 _MOST_MS = 3_600_000.0
 
 
@@ -87,11 +90,7 @@ class Budgets:
         took = {"context": context_s} if context_s else {}
         if "tls" in spent:
             took["tls"] = spent["tls"]
-        gateway_s = 0.0
-        for phase, seconds in spent.items():
-            if phase in _GATEWAY:
-                gateway_s += seconds
-        took["gateway"] = gateway_s
+        took["gateway"] = sum(map(get, _GATEWAY, _NOTHING))
         took["tokenize"] = get("tokenize", 0.0)
         if first_tokens_s is not None:
             took["first_token"] = get("first_token", 0.0)
@@ -99,7 +98,9 @@ class Budgets:
             received = get("head", 0.0) + get("body", 0.0)
             took["total"] = sum(took.values()) + received + own.set_aside_s
         bounds = own.bounds
-        over = tuple([part for part, s in took.items() if s > bounds[part]])
+        over: tuple[str, ...] = ()
+        if any(map(gt, took.values(), map(bounds.__getitem__, took))):
+            over = tuple([part for part, s in took.items() if s > bounds[part]])
         return Judgement(tier, took, over)
 
 

@@ -11,8 +11,10 @@ def test_a_judgement_is_counted_by_tier_and_part() -> None:
     board = MetricsBoard(1)
     metrics = board.for_worker(0)
     meters = BudgetMeters(metrics, ["voice", "chat"])
-    meters.count(Judgement("voice", {"gateway": 0.02, "tokenize": 0.001}, ("gateway",)))
-    meters.count(Judgement("voice", {"gateway": 0.001, "tokenize": 0.001}, ()))
+    meters.note(Judgement("voice", {"gateway": 0.02, "tokenize": 0.001}, ("gateway",)))
+    meters.note(Judgement("voice", {"gateway": 0.001, "tokenize": 0.001}, ()))
+    meters.tell()
+    meters.tell()
     assert metrics.value(EXCHANGES, "voice") == 2
     assert metrics.value(EXCHANGES, "chat") == 0
     assert metrics.value(BREACHES, "voice", "gateway") == 1
