@@ -578,6 +578,37 @@ async def test_what_was_opened_and_breaks_is_never_complete(
                 assert (record["reason"], record["settled_tokens"]) == ("upstream_reset", 0)
 
 
+async def test_no_path_leads_round_the_table(house: House) -> None:
+    made = await make_response(house)
+    before = [len(r.requests) + len(r.stored.asked) for r in house.replicas]
+    stored = f"/v1/responses/{made['id']}"
+    opened = OPENED[0]
+    paths = [
+        *("/v1/audio/..%2faudio/transcriptions", "/v1/audio/%2e%2e/audio/transcriptions"),
+        *("//v1/audio/transcriptions", "/v1//audio/transcriptions", opened + "/", opened + "/."),
+        *(opened + "%00", opened + ";x", opened + "%20", opened.replace("a", "%61", 1)),
+        *(opened.upper(), "/v1/responses/../audio/transcriptions", opened.replace("/", "%2f")),
+        *("/v1/chat/../chat/completions", "/v1/chat/completions/", "/v1/chat%2fcompletions"),
+        *("/metrics", "/health", "/invocations", "/v1/load_lora_adapter", "/abort_requests"),
+        *("/kv_event_sources", "/v1/chat/completions/render", "/inference/v1/generate"),
+        *(stored + "/input_items", stored + "/cancel/", stored + "%2fcancel", stored + "/../x"),
+        *(stored[:-1], stored + "0", stored[:-1] + ("0" if stored[-1] != "0" else "1")),
+        *(stored.replace("resp_", "resp_0"), stored.upper(), stored + "/cancel/cancel"),
+        *("/v1/responses/", "/v1/responses/resp_", "/v1/responses/resp_" + "0" * 32),
+    ]
+    client = await Client.open(house.gateway.port)
+    for path in paths:
+        for method in ("GET", "POST"):
+            body = Call(opened, False).body if method == "POST" else b""
+            answer = await client.ask(body, method=method, path=path)
+            assert answer.status in (400, 404, 405), (method, path, answer)
+            if not answer.complete or answer.headers.get("connection") == "close":
+                client.close()
+                client = await Client.open(house.gateway.port)
+    client.close()
+    assert [len(r.requests) + len(r.stored.asked) for r in house.replicas] == before
+
+
 async def test_names_that_dns_does_not_know_are_replicas_that_are_away(tmp_path: Path) -> None:
     document = base_config(
         ["http://nowhere.invalid:8000", "http://no-such.invalid:8000"],
