@@ -63,10 +63,14 @@ class Call(msgspec.Struct, frozen=True):
     bound: str = "max_tokens"
     background: bool = False
 
-    def upstream_body(self, model: str, cache_salt: str, priority: int = 0) -> bytes:
+    def upstream_body(
+        self, model: str, cache_salt: str, priority: int = 0, *, own_fields: bool = True
+    ) -> bytes:
         """The body for a replica that serves `model`, usage reporting switched on. `priority` 0:
-        as the engine does by default."""
+        as the engine does by default. `own_fields`: it knows more than OpenAI's API does."""
         document = self.document
+        if not own_fields and "request_id" in document:  # which the gateway chose
+            document = {key: document[key] for key in document if key != "request_id"}
         document["model"] = model
         if cache_salt:
             document["cache_salt"] = cache_salt

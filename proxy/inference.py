@@ -90,7 +90,8 @@ class Inference:
         if services.body_rules is not None:
             rule = services.body_rules.of(model, surface.path)
             rule.check(call)
-        salt = "" if model in services.unsalted else services.salt_of(principal)
+        own_fields = model not in services.elsewhere
+        salt = services.salt_of(principal) if own_fields else ""
 
         record.enter("tokenize", now())
         prompt = await self._prompt(asked, model, salt)
@@ -98,7 +99,9 @@ class Inference:
         priority = principal.priority
         if priority and model not in services.prioritized:
             priority = 0
-        delivery = _delivery(asked, prompt, rule=rule, salt=salt, priority=priority)
+        delivery = _delivery(
+            asked, prompt, rule=rule, salt=salt, priority=priority, own_fields=own_fields
+        )
         delivery.claim = claim_of(principal, exchange.request, call.document)
         budgets = services.observer.budgets
         if budgets is not None:
@@ -168,7 +171,13 @@ class Inference:
 
 
 def _delivery(
-    asked: Asked, prompt: Prompt, *, rule: BodyRule | None, salt: str, priority: int
+    asked: Asked,
+    prompt: Prompt,
+    *,
+    rule: BodyRule | None,
+    salt: str,
+    priority: int,
+    own_fields: bool,
 ) -> Delivery:
     surface, exchange, call = asked.surface, asked.exchange, asked.call
     headers = upstream_headers(exchange.request, exchange.id)
@@ -181,7 +190,9 @@ def _delivery(
     return Delivery(
         path=surface.upstream_path,
         headers=headers,
-        body=call.upstream_body(prompt.model, salt if surface.salted else "", priority),
+        body=call.upstream_body(
+            prompt.model, salt if surface.salted else "", priority, own_fields=own_fields
+        ),
         prompt=prompt,
         max_output_tokens=max_output,
         stream=call.stream,

@@ -78,10 +78,10 @@ class Limiter(Protocol):
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything that the pipeline works with. `salt_of`: the caller's `cache_salt`. `prioritized`:
-    models whose replicas are told the callers' priority. `unsalted`: those whose replicas know no
-    `cache_salt`. `explained`: tenants who are told why their answers are from where they are.
-    `turns` are the worker's. `stored`: None where no response can be asked for again. `variants`:
-    None where each model answers for itself. `passthrough`: by path."""
+    models whose replicas are told the callers' priority. `elsewhere`: those whose replicas know
+    OpenAI's fields alone. `explained`: tenants who are told why their answers are from where they
+    are. `turns` are the worker's. `stored`: None where no response can be asked for again.
+    `variants`: None where each model answers for itself. `passthrough`: by path."""
 
     authenticator: Authenticator
     catalog: Catalog
@@ -96,7 +96,7 @@ class Services:
     clock: Clock
     body_rules: BodyRules | None = None
     prioritized: frozenset[str] = frozenset()
-    unsalted: frozenset[str] = frozenset()
+    elsewhere: frozenset[str] = frozenset()
     explained: frozenset[str] = frozenset()
     turns: Turns = field(default_factory=Turns)
     stored: Stored | None = None

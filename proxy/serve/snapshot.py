@@ -136,7 +136,7 @@ class Snapshot:
                 body_rules=make_body_rules(config.requests, config.models),
                 explained=frozenset(config.routing.debug_header.tenants),
                 prioritized=frozenset(m.name for m in models if m.takes_priority),
-                unsalted=config.models_elsewhere,
+                elsewhere=config.models_elsewhere,
                 turns=around.turns,
                 passthrough={rule.path: rule for rule in config.passthrough},
                 variants=make_variants(models),

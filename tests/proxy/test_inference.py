@@ -69,7 +69,7 @@ async def test_another_model_is_not_told_what_its_replicas_do_not_know() -> None
         models=models(fallback=("n",)),
         principal=Principal("acme", priority=3),
         prioritized=frozenset({"m"}),
-        unsalted=frozenset({"n"}),
+        elsewhere=frozenset({"n"}),
     )
     assert (await s.handle()).status == 200
     sent = [orjson.loads(c.sent[0][2]) for c in s.pool.connections if c.sent]

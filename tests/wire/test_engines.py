@@ -85,6 +85,7 @@ class Provider:
         self.site = Site(
             web.get("/v1/models", self._models),
             web.post("/v1/chat/completions", self._chat),
+            web.post("/v1/responses", self._respond),
             web.get("/{anything:.*}", self._nothing),
         )
 
@@ -99,6 +100,10 @@ class Provider:
     async def _nothing(self, request: web.Request) -> web.Response:
         self.asked.append((request.path, request.headers.get("authorization", "")))
         return web.Response(status=404)
+
+    async def _respond(self, request: web.Request) -> web.Response:
+        self.bodies.append(orjson.loads(await request.read()))
+        return web.json_response({"id": "resp_theirs", "usage": {"input_tokens": 1}})
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = orjson.loads(await request.read())
@@ -152,6 +157,23 @@ async def test_a_provider_answers_when_no_replica_can(
                 assert replica.requests[-1].body["cache_salt"]
         assert {path for path, _ in provider.asked} == {"/v1/models", "/v1/chat/completions"}
         assert {key for _, key in provider.asked} == {"Bearer sk-provider"}
+    finally:
+        await provider.site.stop()
+
+
+async def test_a_provider_names_its_responses_itself(tmp_path: Path) -> None:
+    """It would refuse the field that the gateway names them by; so they cannot be asked for."""
+    provider = Provider()
+    await provider.site.start()
+    try:
+        document = config((provider.url, "openai"))
+        async with InProcess(document, tmp_path) as gateway:
+            body = {"model": "demo", "input": "Hello!"}
+            answer = await ask(gateway.port, body, path="/v1/responses")
+            assert (answer.status, answer.json()["id"]) == (200, "resp_theirs")
+            assert provider.bodies == [body]
+            again = await ask(gateway.port, b"", method="GET", path="/v1/responses/resp_theirs")
+            assert again.status == 404
     finally:
         await provider.site.stop()
 
