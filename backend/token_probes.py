@@ -117,7 +117,8 @@ class TokenProbes:
         the same prompts, stays. Raises ConfigError when a key cannot be read."""
         before, self._probes = self._probes, {}
         for config in replicas:
-            if upstream.token_ids == "off" or config.role == "prefill":
+            off = upstream.token_ids == "off" or not config.dialect.own_fields
+            if off or config.role == "prefill":
                 continue
             samples = samples_of(config.model)
             if samples is None:

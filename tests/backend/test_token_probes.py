@@ -85,6 +85,9 @@ async def test_nobody_is_asked_unless_it_is_asked_for() -> None:
     probes.start()
     use(probes, ONE, upstream=UpstreamConfig())
     use(probes, ReplicaConfig(url="http://127.0.0.1:1", model="m", id="r", role="prefill"))
+    assert repr(probes) == "<TokenProbes {}>"
+    use(probes, ReplicaConfig(url="http://127.0.0.1:1", model="m", id="r", engine="openai"))
+    assert repr(probes) == "<TokenProbes {}>"
     probes.use([ONE], upstream=AUTO, contexts={}, samples_of=lambda model: None)
     await asyncio.sleep(0)
     assert probes._probes == {}

@@ -42,6 +42,23 @@ async def test_sglang_is_read_in_its_own_words(tmp_path: Path) -> None:
             assert answer.complete
 
 
+async def test_sglang_takes_token_ids_in_its_own_field(tmp_path: Path) -> None:
+    async with FakeReplica(ReplicaOptions(engine="sglang")) as replica:
+        document = config((replica.url, "sglang"))
+        document["upstream"] = {**FAST, "token_ids": "auto"}
+        async with InProcess(document, tmp_path) as gateway:
+
+            async def handed_over() -> bool:
+                answer = await ask(gateway.port, chat("What is a headrace?", max_tokens=2))
+                assert answer.complete
+                return "input_ids" in replica.requests[-1].body
+
+            await eventually(handed_over)
+            sent = replica.requests[-1]
+            assert len(sent.body["input_ids"]) == sent.prompt_tokens
+            assert "kv_transfer_params" not in sent.body
+
+
 async def test_metrics_of_another_engine_are_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
