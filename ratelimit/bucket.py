@@ -55,9 +55,11 @@ def refill(limit: Limit, stored: Level | None, now_us: int) -> Level:
     if at_us >= now_us:
         return min(capacity, level), min(at_us, now_us + fill_us(capacity, limit))
     elapsed = now_us - at_us
-    if elapsed >= fill_us(capacity - level, limit):
+    level += elapsed * limit.refill // limit.window_s
+    # As long as `fill_us` says, in whole numbers.
+    if level >= capacity or elapsed >= MAX_FILL_US:
         return capacity, now_us
-    return min(capacity, level + elapsed * limit.refill // limit.window_s), now_us
+    return level, now_us
 
 
 def change(limit: Limit, level: Level, difference: int) -> Level:

@@ -72,10 +72,7 @@ class Bucket:
     key: str
     limit: Limit
     hash: int
-
-    @property
-    def concurrent(self) -> bool:
-        return self.rule.unit == "concurrent"
+    concurrent: bool
 
 
 class Plan:
@@ -237,4 +234,5 @@ def _bucket(rule: Rule, values: dict[str, str], own: Quota | None) -> Bucket:
     key = ":".join([rule.name, rule.unit, *[values[name] for name in dimensions(rule)]])
     digest = blake2b(key.encode("ascii"), digest_size=8).digest()
     hashed = int.from_bytes(digest, "little") >> 1 or 1
-    return Bucket(rule, key, Limit(capacity * UNITS, refill, WINDOW_S[rule.window]), hashed)
+    sizes = Limit(capacity * UNITS, refill, WINDOW_S[rule.window])
+    return Bucket(rule, key, sizes, hashed, rule.unit == "concurrent")

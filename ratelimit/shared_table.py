@@ -67,11 +67,12 @@ class Shard:
     def recover(self) -> None:
         """Undo what a worker that died had begun. To be called whenever the lock was taken."""
         words = self._words
+        if not words[0]:
+            return
         for number in reversed(range(words[0])):
             at = 1 + _ENTRY * number
             base, worker = words[at], words[at + 5]
-            for word in range(_HELD):
-                words[base + word] = words[at + 1 + word]
+            words[base : base + _HELD] = words[at + 1 : at + 5]
             words[base + _HELD + worker] = words[at + 6]
         words[0] = 0
 
@@ -206,17 +207,15 @@ class Shard:
 
     def _write(self, base: int, key: int, level: Level, full_at: int, hold: int) -> None:
         """The row's new content, `hold` more held by the worker; the old one into the journal."""
-        words, number = self._words, self._words[0]
-        at, held = 1 + _ENTRY * number, base + _HELD + self._worker
+        words, number, worker = self._words, self._words[0], self._worker
+        at, held = 1 + _ENTRY * number, base + _HELD + worker
+        before = words[held]
         words[at] = base
-        words[at + 1] = words[base]
-        words[at + 2] = words[base + 1]
-        words[at + 3] = words[base + 2]
-        words[at + 4] = words[base + 3]
-        words[at + 5] = self._worker
-        words[at + 6] = words[held]
+        words[at + 1 : at + 5] = words[base : base + _HELD]
+        words[at + 5] = worker
+        words[at + 6] = before
         words[0] = number + 1
         words[base] = key
         words[base + 1], words[base + 2] = level
         words[base + 3] = full_at
-        words[held] += hold
+        words[held] = before + hold
