@@ -18,7 +18,8 @@ from core.replica import Load
 @dataclass(frozen=True, slots=True)
 class LoadNames:
     """The families of one engine: three gauges, the label that tells data-parallel ranks apart,
-    and the size of the cache: the gauge `kv_tokens`, or an info metric with two of its labels."""
+    and the size of the cache: the gauge `kv_tokens`, or an info metric with two of its labels.
+    `split_by`: a label of samples that say again what the one without it says as a whole."""
 
     running: bytes
     waiting: bytes
@@ -28,6 +29,7 @@ class LoadNames:
     cache_info: bytes = b""
     block_size: bytes = b""
     blocks: bytes = b""
+    split_by: bytes = b""
 
 
 def parse_load(text: bytes, names: LoadNames, now: float, rank: int | None = None) -> Load | None:
@@ -37,8 +39,8 @@ def parse_load(text: bytes, names: LoadNames, now: float, rank: int | None = Non
     averaged.
     """
     label = b"" if rank is None else b'%b="%d"' % (names.rank, rank)
-    running = [value for _, value in _samples(text, names.running, label)]
-    waiting = [value for _, value in _samples(text, names.waiting, label)]
+    running = _totals(text, names.running, label, names.split_by)
+    waiting = _totals(text, names.waiting, label, names.split_by)
     if not running or not waiting:
         return None
     kv_use = [value for _, value in _samples(text, names.kv_use, label)]
@@ -49,6 +51,14 @@ def parse_load(text: bytes, names: LoadNames, now: float, rank: int | None = Non
         observed_at=now,
         kv_tokens=_kv_tokens(text, names, label),
     )
+
+
+def _totals(text: bytes, name: bytes, label: bytes, split_by: bytes) -> list[float]:
+    samples = _samples(text, name, label)
+    if not split_by:
+        return [value for _, value in samples]
+    given, empty = split_by + b'="', split_by + b'=""'
+    return [value for labels, value in samples if given not in labels or empty in labels]
 
 
 def _kv_tokens(text: bytes, names: LoadNames, label: bytes) -> int | None:

@@ -17,6 +17,7 @@ LOAD = LoadNames(
     kv_use=b"sglang:token_usage",
     rank=b"dp_rank",
     kv_tokens=b"sglang:max_total_num_tokens",
+    split_by=b"priority",  # with --enable-priority-scheduling; the total has an empty one
 )
 
 SGLANG = Dialect(LOAD, tells_sources=False)

@@ -87,3 +87,16 @@ def test_sglang_says_it_in_other_words() -> None:
     assert one is not None
     assert (one.running, one.waiting, one.kv_use, one.kv_tokens) == (1, 0, 0.25, 1000)
     assert parse_load(SGLANG_TEXT, VLLM, 1.0) is None
+
+
+def test_what_sglang_says_by_priority_is_not_counted_twice() -> None:
+    text = b"""
+sglang:num_running_reqs{dp_rank="0",priority="",tp_rank="0"} 5.0
+sglang:num_running_reqs{dp_rank="0",priority="1",tp_rank="0"} 3.0
+sglang:num_running_reqs{dp_rank="0",priority="-2",tp_rank="0"} 2.0
+sglang:num_queue_reqs{dp_rank="0",priority="",tp_rank="0"} 1.0
+sglang:num_queue_reqs{dp_rank="0",priority="1",tp_rank="0"} 1.0
+"""
+    load = parse_load(text, SGLANG, 1.0)
+    assert load is not None
+    assert (load.running, load.waiting) == (5, 1)
