@@ -102,7 +102,7 @@ function chart(name, quantiles) {
 
 function outcome(record) {
   const good = record.reason === "ok";
-  return [`${record.status ?? "–"} ${record.reason ?? ""}`, good ? "text good" : "text bad"];
+  return [`${record.status ?? "–"} ${record.reason ?? ""}`, good ? "text long good" : "text long bad"];
 }
 
 function find(id) {
@@ -158,7 +158,7 @@ function recent() {
     button.setAttribute("aria-label", `where the time of ${record.request_id} went`);
     button.addEventListener("click", () => waterfall(record));
     cell.append(button);
-    return [[(record.time ?? "").slice(11, 23), "text"], cell, [record.tenant ?? "–", "text rare"],
+    return [[(record.time ?? "").slice(11, 19), "text"], cell, [record.tenant ?? "–", "text rare"],
       [record.model ?? "–", "text rare"], [record.replica ?? "–", "text rare"], outcome(record),
       ms(record.ttft_ms), ms(record.total_ms)];
   }), failures ? "no failure among the latest" : "none yet");
@@ -187,7 +187,7 @@ function show(view) {
     `${row.phase} takes longer than before: ${ms(row.usual_ms)} → ${ms(row.now_ms)} ms`).join("; ");
   fill("limits", view.limits.map((row) => [row.rule, [row.unit, "text"], count(row.asked),
     [count(row.refused), row.refused ? "bad" : ""]]), "no decision");
-  fill("failures", view.failures.map((row) => [row.reason, [row.phase, "text"], count(row.count)]),
+  fill("failures", view.failures.map((row) => [[row.reason, "long"], [row.phase, "text"], count(row.count)]),
     "none");
   chart("ttft", view.traffic.ttft_ms);
   chart("itl", view.traffic.itl_ms);
