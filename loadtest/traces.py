@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -42,11 +43,22 @@ class Row:
     blocks: tuple[int, ...] = ()
 
 
+_Instant = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+_Length = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+_Block = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class _Line(msgspec.Struct):
-    timestamp: float
-    input_length: int
-    output_length: int
-    hash_ids: tuple[int, ...] = ()
+    """`timestamp` in milliseconds."""
+
+    timestamp: _Instant
+    input_length: _Length
+    output_length: _Length
+    hash_ids: tuple[_Block, ...] = ()
+
+    @property
+    def row(self) -> Row:
+        return Row(self.timestamp / 1e3, self.input_length, self.output_length, self.hash_ids)
 
 
 def load(path: Path) -> list[Row]:
@@ -76,7 +88,7 @@ def _json(lines: Sequence[str], path: Path) -> Iterator[Row]:
                 each = decoder.decode(line)
             except msgspec.DecodeError as error:
                 raise TraceError(f"{path}: line {number}: {error}") from error
-            yield Row(each.timestamp / 1e3, each.input_length, each.output_length, each.hash_ids)
+            yield each.row
 
 
 def _csv(lines: Iterable[str], path: Path) -> Iterator[Row]:
@@ -90,14 +102,20 @@ def _csv(lines: Iterable[str], path: Path) -> Iterator[Row]:
     at, prompt, output = (names[name] for name in columns)
     for number, row in enumerate(reader, 2):
         try:
-            yield Row(_instant(row[at]), int(float(row[prompt])), int(float(row[output])))
-        except (TypeError, ValueError) as error:
+            said = {
+                "timestamp": _instant(row[at]) * 1e3,
+                "input_length": float(row[prompt] or "") // 1,
+                "output_length": float(row[output] or "") // 1,
+            }
+            yield msgspec.convert(said, _Line, strict=False).row
+        except (TypeError, ValueError, msgspec.ValidationError) as error:
             raise TraceError(f"{path}: line {number}: {error}") from error
 
 
 def _instant(text: str) -> float:
+    """Seconds; nan is none."""
     try:
-        return float(text)
+        return float(text) if float(text) == float(text) else math.inf
     except ValueError:
         return datetime.fromisoformat(text.strip()[:26]).timestamp()
 

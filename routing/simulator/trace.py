@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -94,14 +95,21 @@ class Trace:
         return self if count is None else replace(self, requests=self.requests[:count])
 
 
+_Instant = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+_Length = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+_Block = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class _Row(msgspec.Struct):
-    timestamp: float
-    input_length: int
-    output_length: int
-    hash_ids: list[int]
+    """`timestamp` in milliseconds."""
+
+    timestamp: _Instant
+    input_length: _Length
+    output_length: _Length
+    hash_ids: list[_Block]
     session_id: int | None = None
     turn: int = 0
-    delay_ms: float = 0.0
+    delay_ms: Annotated[float, msgspec.Meta(ge=0, le=1e15)] = 0.0
 
 
 def load(path: str) -> Trace:
@@ -177,8 +185,9 @@ def _azure(name: str, lines: Sequence[str], where: str) -> Trace:
     for number, row in enumerate(csv.DictReader(lines), 2):
         try:
             at = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
-            rows.append((at, int(row["ContextTokens"]), int(row["GeneratedTokens"])))
-        except (TypeError, ValueError) as error:
+            lengths = row["ContextTokens"], row["GeneratedTokens"]
+            rows.append((at, *msgspec.convert(lengths, tuple[_Length, _Length], strict=False)))
+        except (TypeError, ValueError, msgspec.ValidationError) as error:
             raise ConfigError(f"{where}:{number}: {error}") from error
     if not rows:
         raise ConfigError(f"{where}: there are no requests")

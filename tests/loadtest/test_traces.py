@@ -26,6 +26,7 @@ MOONCAKE = [
     {"timestamp": 1000, "input_length": 1024, "output_length": 5, "hash_ids": [0, 1]},
     {"timestamp": 7000, "input_length": 700, "output_length": 5, "hash_ids": [0, 9]},
 ]
+NO_LENGTHS = ("-3", "nan", "NaN", "1e400", str(10**18), str(10**30), "x", "")
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:17:0{n}.9799600,{100 * n},{n}\n" for n in (3, 4, 6)
 )
@@ -77,6 +78,15 @@ def test_tables_of_two_makes(tmp_path: Path) -> None:
         (AZURE + "soon,1,2\n", "line 5"),
         ('{"timestamp": 1}\n', "line 1"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
+        *((AZURE + f"2023-11-16 18:17:03,{n},4\n", "line 5: ") for n in NO_LENGTHS),
+        *((AZURE + f"{at},3,4\n", "line 5: ") for at in ("nan", "-inf", "1e300")),
+        (AZURE + "2023-11-16 18:17:03,4\n", "line 5: "),
+        *(
+            (f'{{"timestamp": 0, "input_length": {n}, "output_length": 1}}', "line 1: ")
+            for n in NO_LENGTHS
+        ),
+        ('{"timestamp": 1e300, "input_length": 1, "output_length": 1}', "line 1: "),
+        ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [-1]}', "line 1: "),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_line(tmp_path: Path, text: str, words: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from core.errors import ConfigError
 from routing.simulator.trace import load, parse, sample
 
+NO_LENGTHS = ("-3", "nan", "NaN", "1e400", str(10**18), str(10**30), "x", "")
 MOONCAKE = """\
 {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}
 {"timestamp": 3000, "input_length": 1024, "output_length": 0, "hash_ids": [0, 3]}
@@ -72,6 +73,12 @@ def test_sessions_are_synthesised_where_there_are_none(tmp_path: Path) -> None:
         ('{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [1,2,3]}', "fit no"),
         (AZURE + "yesterday,1,2\n", "t:22: "),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
+        *((AZURE + f"2023-11-16 18:17:03,{n},4\n", "t:22: ") for n in NO_LENGTHS),
+        (AZURE + "2023-11-16 18:17:03,4\n", "t:22: Expected `int`, got `null`"),
+        *((MOONCAKE.replace("1024", n), "t:2: ") for n in NO_LENGTHS),
+        (MOONCAKE.replace("[0, 3]", "[0, -3]"), "t:2: Expected `int` >= 0"),
+        (MOONCAKE.replace("[0, 3]", f"[0, {2**70}]"), "t:2: "),
+        (MOONCAKE.replace('p": 3000', 'p": 1e300'), "t:2: Expected `float` <= 1000000000000000"),
     ],
 )
 def test_what_is_no_trace(text: str, said: str) -> None:
