@@ -1,4 +1,4 @@
-"""What clients name (models, tenants, users, paths) makes no series: there are as many as before."""
+"""What clients name (models, tenants, users, paths) makes no series: figures stay as many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time that is added in one phase, whichever it is, is named by `headrace budget` and by the page."""
+"""Time that is added in one phase, whichever it is, is named by `headrace budget` and the page."""
 
 from __future__ import annotations
 

@@ -24,9 +24,10 @@ class Gateway:
     def exchanges(self, count: int, **spent_ms: float) -> None:
         spent = {phase: ms / 1e3 for phase, ms in spent_ms.items()}
         for _ in range(count):
-            self._meters.count(
+            self._meters.note(
                 self._budgets.judge("voice", spent, context_s=0.0, first_tokens_s=0.1)
             )
+        self._meters.tell()
 
     def page(self) -> Page:
         return Page(b"".join(exposition(self._board.collect().values(), False)).decode())

@@ -88,7 +88,8 @@ def test_tiers_against_their_budgets() -> None:
     gateway.look(0.0, BudgetsConfig())
     for late in (False, False, False, True):
         over = ("gateway",) if late else ()
-        meters.count(Judgement("voice", {"gateway": 0.02 if late else 0.001}, over))
+        meters.note(Judgement("voice", {"gateway": 0.02 if late else 0.001}, over))
+    meters.tell()
     (row,) = gateway.look(1.0, BudgetsConfig())["tiers"]
     assert (row["tier"], row["part"], row["count"], row["late"]) == ("voice", "gateway", 4, 0.25)
     assert row["allowed_ms"] == 5
