@@ -93,13 +93,20 @@ def upstream(processes: Processes, count: int, *command: str) -> tuple[int, ...]
 
 
 def gateway(processes: Processes, folder: Path, name: str, ups: tuple[int, ...]) -> tuple[int, int]:
-    """One with a folder of its own; its port and pid."""
+    """One with a folder of its own, that waits for silent streams and sheds nothing on a slow
+    machine; its port and pid."""
     own = folder / name
     own.mkdir()
     for shared in (*_SHARED, "redis.sock"):
         (own / shared).symlink_to(folder / shared)
     port = free_port()
-    pid = start_gateway(processes, own, port, ups)
+    listen = {
+        "addresses": [f"127.0.0.1:{port}"],
+        "tls": {"certificate": str(own / "cert.pem"), "key": str(own / "key.pem")},
+        "overload": {"loop_lag_s": "off"},
+    }
+    timeouts = {"idle_s": 3600, "first_token_s": 60}
+    pid = start_gateway(processes, own, port, ups, listen=listen, upstream={"timeouts": timeouts})
     assert pid is not None
     return port, pid
 
