@@ -275,7 +275,7 @@ async def test_a_fault_of_all_replicas_is_told_honestly(house: House, fault: Fau
                 replica.reset_connections()
     began_at = time.monotonic()
     results = await asyncio.gather(*[house.ask(call) for call in calls])
-    assert time.monotonic() - began_at < 5
+    assert time.monotonic() - began_at < 15, "by no patience but that of this test"
     for call, (answer, record) in zip(calls, results, strict=True):
         end = fault.end(call)
         assert end is not None
@@ -336,7 +336,7 @@ async def test_a_client_that_leaves_ends_the_work_upstream(house: House, behavio
             client.close()
         left_at = time.monotonic()
         await house.ends()
-        assert time.monotonic() - left_at < 0.5
+        assert time.monotonic() - left_at < 5, "by no deadline, which is far away"
     for record in theirs():
         await until(lambda: record.aborted_at is not None)  # noqa: B023
         line = await house.record_of(record.request_id)
