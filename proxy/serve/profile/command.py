@@ -51,9 +51,14 @@ def profile(arguments: argparse.Namespace) -> int:
 
 
 def _url(text: str) -> SplitResult:
-    url = urlsplit(text)
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ConfigError(f"expected a URL such as https://host:8443{PATH}, got `{text}`")
+    wanted = f"expected a URL such as https://host:8443{PATH}, got `{text}`"
+    try:
+        url = urlsplit(text)
+        usable = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError as error:  # brackets that do not close, a port of 70000
+        raise ConfigError(wanted) from error
+    if not usable or not (text.isascii() and text.isprintable()) or " " in text:
+        raise ConfigError(wanted)
     return url if url.path.strip("/") else url._replace(path=PATH)
 
 

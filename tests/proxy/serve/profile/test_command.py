@@ -15,6 +15,12 @@ from proxy.serve.__main__ import main
     [
         (["gateway:8443"], "expected a URL"),
         (["ftp://host/"], "expected a URL"),
+        (["http://[::1"], "expected a URL"),
+        (["http://host:70000"], "expected a URL"),
+        (["http://host:x/"], "expected a URL"),
+        (["http://a b/"], "expected a URL"),
+        (["http://\udcff/"], "expected a URL"),
+        (["http://"], "expected a URL"),
         (["http://host", "--token-env", "HEADRACE_NONE"], "HEADRACE_NONE is not set"),
         (["https://host", "--ca", "/none.pem"], "/none.pem"),
     ],
