@@ -19,7 +19,7 @@ from proxy.serve.__main__ import main
         (["http://host:70000"], "expected a URL"),
         (["http://host:x/"], "expected a URL"),
         (["http://a b/"], "expected a URL"),
-        (["http://\udcff/"], "expected a URL"),
+        (["http://ä/"], "expected a URL"),
         (["http://"], "expected a URL"),
         (["http://host", "--token-env", "HEADRACE_NONE"], "HEADRACE_NONE is not set"),
         (["https://host", "--ca", "/none.pem"], "/none.pem"),
