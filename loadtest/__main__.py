@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -29,11 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gate_command.add_to(commands)
     soak_command.add_to(commands)
     replica_command.add_to(commands)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show is no fault of ours
+        sys.stdout.reconfigure(errors="backslashreplace")
     namespace = parser.parse_args(arguments)
     try:
         status: int = namespace.run(namespace)
     except KeyboardInterrupt:  # before or after a run; in a run the runner is told
         return run_command.INTERRUPTED
+    except BrokenPipeError:  # `| head -1`
+        return 1
     return status
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import io
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -42,6 +43,8 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show is no fault of ours
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     module, _, name = _COMMANDS[arguments.command].partition(":")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from types import SimpleNamespace
 
@@ -42,6 +43,19 @@ def test_commands_get_the_file_and_give_the_status(
     )
     assert main([command, "-c", "a.yaml"]) == 7
     assert main([command, "--config", "a.yaml"]) == 7
+
+
+def test_a_terminal_that_is_not_unicode_gets_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def schema(_: argparse.Namespace) -> int:
+        sys.stdout.write("1 ± 2\n")
+        sys.stdout.flush()
+        return 0
+
+    said = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(said, encoding="ascii"))
+    replaced(monkeypatch, "proxy.serve.commands", schema=schema)
+    assert main(["schema"]) == 0
+    assert said.getvalue() == b"1 \\xb1 2\n"
 
 
 def test_the_demo_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
