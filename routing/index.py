@@ -134,6 +134,8 @@ class PrefixIndex:
     def expect(self, target: Target, blocks: Sequence[int]) -> None:
         """The prompt of `blocks` is being sent to `target`. Must be followed by exactly one
         `confirm` or `drop`."""
+        if not blocks and not self._dying:
+            return
         expected, masks, bit = target.expected, self._masks, target.bit
         known = target.held if target.exact else target.resident
         once = dict.fromkeys(blocks, 1)

@@ -123,7 +123,7 @@ class Prompter:
         start = self._seed(model, salt)
         if (prompt := served.plain_chat(doc, start)) is not None:
             if (counters := self._counters.get(model)) is not None:
-                counters[True]()
+                counters[prompt.exact]()
             return prompt
         parts = [doc.get("messages"), doc.get("tools"), doc.get("documents")]
         if exceeds(parts, served.inline_bytes):

@@ -76,11 +76,14 @@ class ServedModel:
         The same steps with as few calls as possible, as nearly every request takes them.
         """
         template, tokenizer = self._template, self._tokenizer
-        if template is None or tokenizer is None or not _UNCOMMON.isdisjoint(doc):
+        as_parts = template is not None and template.as_parts
+        if (template is not None and tokenizer is None) or not _UNCOMMON.isdisjoint(doc):
             return None
-        messages = plain(doc.get("messages"), as_parts=template.as_parts, limit=self.inline_bytes)
+        messages = plain(doc.get("messages"), as_parts=as_parts, limit=self.inline_bytes)
         if messages is None:
             return None
+        if template is None or tokenizer is None:
+            return self._estimate([b"\n".join(map(canonical, messages))], start)
         text = template.render_plain(messages)
         config = self._config
         if len(text) * 4 > config.max_prompt_bytes:

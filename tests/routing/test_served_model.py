@@ -95,8 +95,10 @@ def test_other_chats_take_the_long_way(exact: ServedModel, more: dict[str, Any])
     assert exact.plain_chat({"messages": HELLO, **more}, 1) is None
 
 
-def test_without_tokenizer_no_way_is_short(bare: ServedModel) -> None:
-    assert bare.plain_chat({"messages": HELLO}, 1) is None
+def test_without_a_tokenizer_both_ways_estimate_alike(bare: ServedModel) -> None:
+    estimated = bare.plain_chat({"messages": HELLO}, 1)
+    assert estimated == bare.chat({"messages": HELLO}, 1, patient=False)
+    assert bare.plain_chat({"messages": HELLO, "tools": []}, 1) is None
 
 
 def test_faults_on_the_short_way(by_format: ServedModel) -> None:
