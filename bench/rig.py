@@ -176,10 +176,11 @@ def start_nginx(
     )
     path = folder / "nginx.conf"
     path.write_text(f"""worker_processes 1;
+worker_rlimit_nofile 32768;
 pid {folder}/nginx.pid;
 error_log {folder}/nginx_error.log;
 daemon off;
-events {{ worker_connections 4096; }}
+events {{ worker_connections 16384; }}
 http {{
   access_log off;
 {temporary}
