@@ -94,7 +94,7 @@ def test_a_diverted_response_makes_progress_by_its_handlers_word() -> None:
     sockets = Sockets()
     protocol, reader = sockets.begin()
     protocol.data_received(HEAD)
-    protocol.divert(lambda data: reader.reads.append(data))
+    protocol.divert(reader.reads.append)
     heard, before = sockets.reads, sockets.progress_of_each()
     protocol.data_received(b"1\r\na\r\n")
     assert sockets.reads > heard
