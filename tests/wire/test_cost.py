@@ -16,7 +16,7 @@ from client import chat
 from cost import Cost, Counting
 from running import Identity, InProcess
 
-CALLS_PER_REQUEST = 340
+CALLS_PER_REQUEST = 320
 COPIED_PER_REQUEST = 1600
 """Bytes that are written but were made here: the request to the replica, the head of the answer,
 and events that are joined or framed anew."""
