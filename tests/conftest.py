@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from ports import free_port
 from watchdog import Watchdog
 
 # The same examples in every run, and none kept on disk: a run says of the code, not of luck.
@@ -78,8 +79,7 @@ class ValkeyServer:
 
     def start(self) -> None:
         if self.port == 0:
-            with socket.create_server(("127.0.0.1", 0)) as probe:
-                self.port = probe.getsockname()[1]
+            self.port = free_port()
         options = {
             "--bind": "127.0.0.1",
             "--port": str(self.port),

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import pytest_asyncio
 from client import Client, ask, chat
-from running import Caller, Identity, Process, free_port
+from ports import free_port
+from running import Caller, Identity, Process
 
 from loadtest.replica import FakeReplica
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from client import chat
 from key_host import KeyHost
-from running import Caller, Identity, Process, admin, eventually, free_port, metric
+from ports import free_port
+from running import Caller, Identity, Process, admin, eventually, metric
 
 from loadtest.replica import FakeReplica
 

@@ -18,7 +18,8 @@ import orjson
 import pytest
 from client import Answer, Client, ask, chat
 from dns_server import NOERROR, SERVFAIL, DnsServer
-from running import ROOT, Process, admin, base_config, eventually, free_port
+from ports import free_port
+from running import ROOT, Process, admin, base_config, eventually
 
 from loadtest.replica import FakeReplica
 from proxy.serve.__main__ import main

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from client import ask, chat
-from running import InProcess, base_config, eventually, free_port
+from ports import free_port
+from running import InProcess, base_config, eventually
 
 from loadtest.replica import FakeReplica
 from proxy.phases import PHASES

@@ -8,10 +8,8 @@ import copy
 import json
 import logging
 import os
-import random
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from typing import Any
 
 import yaml
 from client import Answer, Client, ask
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 import proxy
@@ -263,17 +262,6 @@ def _is_core(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text() == "headrace-core\n"
     return False
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 for later: below those that the system gives to clients."""
-    while True:
-        with (
-            contextlib.suppress(OSError),
-            socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000))) as probe,
-        ):
-            port: int = probe.getsockname()[1]
-            return port
 
 
 class Caller:

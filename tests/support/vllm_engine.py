@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from client import Answer, ask
-from running import Document, base_config, free_port
+from ports import free_port
+from running import Document, base_config
 
 from loadtest.replica.options import DEMO_MODEL
 

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from client import Client, ask, chat
-from running import Identity, InProcess, free_port
+from ports import free_port
+from running import Identity, InProcess
 
 from loadtest.replica import FakeReplica
 from proxy.serve.page.view import View

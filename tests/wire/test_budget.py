@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from client import Client, ask, chat
-from running import InProcess, base_config, free_port
+from ports import free_port
+from running import InProcess, base_config
 
 from loadtest.replica import FakeReplica
 from proxy.serve import budget

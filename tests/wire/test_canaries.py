@@ -18,7 +18,8 @@ import pytest
 import yaml
 from client import Answer, Client, ask, chat
 from collector import collecting
-from running import Identity, InProcess, eventually, free_port
+from ports import free_port
+from running import Identity, InProcess, eventually
 
 from loadtest.replica import FakeReplica
 from proxy.serve.__main__ import main

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 from client import ask
-from running import InProcess, base_config, eventually, free_port
+from ports import free_port
+from running import InProcess, base_config, eventually
 
 from core.kv_events import Trust
 from loadtest.replica import FakeReplica

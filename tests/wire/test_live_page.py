@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 from client import Client, ask, chat
-from running import InProcess, base_config, eventually, free_port
+from ports import free_port
+from running import InProcess, base_config, eventually
 
 from loadtest.replica import FakeReplica
 from proxy.serve.__main__ import main

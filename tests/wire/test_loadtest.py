@@ -19,7 +19,7 @@ import pytest
 from authority import Authority
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from running import free_port
+from ports import free_port
 
 from loadtest.__main__ import main
 from loadtest.lanes import client_context, parse_target

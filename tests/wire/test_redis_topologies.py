@@ -15,7 +15,8 @@ import pytest
 import redis
 from charges import plan_of
 from limit_gateway import STEADY, STREAMS, Gateway
-from running import eventually, free_port
+from ports import free_port
+from running import eventually
 
 from core.principal import Principal
 from core.section import FilePath, Secret

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from client import Client, chat
-from running import Identity, InProcess, base_config, eventually, free_port
+from ports import free_port
+from running import Identity, InProcess, base_config, eventually
 
 from loadtest.replica import FakeReplica
 from proxy.listen.arrivals import Arrivals

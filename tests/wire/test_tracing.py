@@ -11,7 +11,8 @@ import pytest
 from client import Client, ask, chat
 from collector import Collector, collecting
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from running import InProcess, base_config, eventually, free_port
+from ports import free_port
+from running import InProcess, base_config, eventually
 
 from loadtest.replica import FakeReplica
 
