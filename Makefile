@@ -38,7 +38,7 @@ test: test-unit ## run the tests: those of single modules, then the others, whic
 
 # A process for each half: two that share all tests would both look for all of them, and to tell a
 # third one how each went costs as much as most tests do.
-test-unit: $(STAMP) ## run the tests of single modules alone: no sockets, 15 seconds
+test-unit: $(STAMP) ## run the tests of single modules alone: no sockets, 15 to 25 seconds
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target unit-edge unit-rest
 
 unit-edge:
