@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM := .venv-vllm
-VLLM_TESTS := tests/vllm
 PAGE := .venv-page
 PYTHON3_11 ?= $(shell command -v python3.11 || command -v python3)
 STAMP := $(VENV)/.installed
@@ -56,7 +55,7 @@ $(PAGE)/.installed: tests/page/requirements.txt
 	touch $@
 
 test-vllm: $(STAMP) venv-vllm ## run the tests before real vLLM replicas on the CPU (2.4 GB of disk, 7 GB of memory, ten minutes)
-	HEADRACE_VLLM=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest $(VLLM_TESTS)
+	HEADRACE_VLLM=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest tests/vllm
 
 venv-vllm: $(VLLM)/.installed ## make .venv-vllm, which that needs
 
