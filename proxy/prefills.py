@@ -26,7 +26,8 @@ _MOST_BYTES = 1024 * 1024
 
 
 class Leg(AbstractContextManager["Leg"], Protocol):
-    """A replica held for one leg. `moved`: its prompt was prefilled elsewhere."""
+    """A replica held for one leg. `moved`: its prompt was prefilled elsewhere. `outlived`: it has
+    left the configuration since."""
 
     @property
     def replica(self) -> Replica: ...

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 from core.claim import Claim
 from core.errors import UpstreamError
 from core.exchange import Header
 from core.prompt import Prompt
-from core.replica import Replica
+from proxy.prefills import Leg
 from proxy.relay import Relay, Upstream
 
 
-class Lease(AbstractContextManager["Lease"], Protocol):
-    """A replica held for one exchange. `outlived`: it has left the configuration since."""
-
-    @property
-    def replica(self) -> Replica: ...
-
-    @property
-    def predicted_cached(self) -> int: ...
-
-    @property
-    def predicted_first_token_s(self) -> float: ...
-
-    @property
-    def disturbance_s(self) -> float: ...
-
-    @property
-    def outlived(self) -> bool: ...
-
-    def moved(self) -> None: ...
+class Lease(Leg, Protocol):
+    """A replica held for one exchange."""
 
     def explain(self) -> str:
         """Why it is this replica, in one line."""
-
-    def first_token(self, now: float) -> None: ...
-
-    def settle(
-        self, *, prompt_tokens: int, cached_tokens: int | None, output_tokens: int
-    ) -> None: ...
 
 
 class Router(Protocol):
