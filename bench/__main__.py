@@ -13,16 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import HTTP2_STREAMS, STREAMS, TOKENS, Results, quantile, run
-from bench.processes import BenchError, Processes
+from bench.processes import benchmark
 from bench.rig import build
 
 QUICK_S, FULL_S = 42.0, 180.0
@@ -47,15 +45,8 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="longer: less noise (3 minutes)")
     arguments = parser.parse_args()
     end_at = time.monotonic() + (FULL_S if arguments.full else QUICK_S)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        with Processes(folder) as processes:
-            try:
-                results = run(build(processes, folder), WINDOW_S, LATENCY_S, end_at)
-            except BenchError as error:
-                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
+    with benchmark() as (processes, folder):
+        results = run(build(processes, folder), WINDOW_S, LATENCY_S, end_at)
     command = "python -m bench" + (" --full" if arguments.full else "")
     for line in report(results, command):
         print(line)

@@ -21,12 +21,10 @@ import asyncio
 import itertools
 import json
 import os
-import signal
 import ssl
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -43,6 +41,7 @@ from bench.processes import (
     ClientProcess,
     Processes,
     accepts,
+    benchmark,
     cpu_ns,
     family,
     free_port,
@@ -244,17 +243,10 @@ def main() -> int:
         name, seconds, port, authority, token = arguments.abuser
         uvloop.run(abuse(name, float(seconds), int(port), authority, token))
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     names = [arguments.only] if arguments.only else [*PATTERNS][1:]
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder_name:
-        folder = Path(folder_name)
-        with Processes(folder) as processes:
-            try:
-                for line in run(Rig(processes, folder), names, arguments.rounds):
-                    print(line, flush=True)
-            except BenchError as error:
-                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
+    with benchmark() as (processes, folder):
+        for line in run(Rig(processes, folder), names, arguments.rounds):
+            print(line, flush=True)
     return 0
 
 

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import random
-import signal
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +23,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.processes import BenchError, Processes, accepts, free_port
+from bench.processes import Processes, accepts, benchmark, free_port
 from bench.rig import start_gateway
 from loadtest import gate
 from loadtest.gate import Answer
@@ -48,23 +46,16 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
-    with tempfile.TemporaryDirectory(prefix="gate-") as name:
-        folder = Path(name)
-        with Processes(folder) as processes:
-            try:
-                base, candidate, buffering, late = build(processes, folder)
-            except BenchError as error:
-                print(f"gate: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
-            runs = []
-            for number in range(arguments.runs):
-                answers = measured(base, candidate, arguments.seed + number)
-                runs.append(answers)
-                say(f"A/A {number + 1}", answers, arguments.seed)
-            resampled([answers for answers in runs if answers], arguments.seed)
-            for what, port in (("buffering relay", buffering), ("1 ms for each chunk", late)):
-                say(what, measured(base, port, arguments.seed), arguments.seed)
+    with benchmark("gate") as (processes, folder):
+        base, candidate, buffering, late = build(processes, folder)
+        runs = []
+        for number in range(arguments.runs):
+            answers = measured(base, candidate, arguments.seed + number)
+            runs.append(answers)
+            say(f"A/A {number + 1}", answers, arguments.seed)
+        resampled([answers for answers in runs if answers], arguments.seed)
+        for what, port in (("buffering relay", buffering), ("1 ms for each chunk", late)):
+            say(what, measured(base, port, arguments.seed), arguments.seed)
     return 0
 
 

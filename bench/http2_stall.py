@@ -16,10 +16,8 @@ import argparse
 import asyncio
 import itertools
 import re
-import signal
 import ssl
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ from typing import cast
 import uvloop
 
 from bench.measure import quantile
-from bench.processes import BenchError, Processes
+from bench.processes import BenchError, Processes, benchmark
 from bench.rig import start_watched
 from bench.stall import Upstream, serve
 from core.exchange import Header
@@ -229,16 +227,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.upstream:
         uvloop.run(serve(arguments.upstream, SlowUpstream))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        with Processes(folder) as processes:
-            try:
-                for line in run(processes, folder, arguments.rounds):
-                    print(line, flush=True)
-            except BenchError as error:
-                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
+    with benchmark() as (processes, folder):
+        for line in run(processes, folder, arguments.rounds):
+            print(line, flush=True)
     return 0
 
 

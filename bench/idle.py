@@ -18,11 +18,9 @@ addresses are 127.0.0.1 and those next to it, since one address has too few port
 from __future__ import annotations
 
 import argparse
-import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +28,15 @@ from pathlib import Path
 from typing import cast
 
 from bench.measure import quantile
-from bench.processes import BenchError, ClientProcess, Processes, accepts, family, free_port
+from bench.processes import (
+    ClientProcess,
+    Processes,
+    accepts,
+    benchmark,
+    family,
+    free_port,
+    open_as_many_as_may_be,
+)
 from bench.rig import make_identity, start_gateway, start_redis
 
 BAR_KIB = 60.0
@@ -151,19 +157,11 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        with Processes(folder) as processes:
-            try:
-                rig = build(processes, folder, arguments.streams, arguments.workers)
-                for line in run(rig, arguments.streams, arguments.workers):
-                    print(line, flush=True)
-            except BenchError as error:
-                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
+    open_as_many_as_may_be()
+    with benchmark() as (processes, folder):
+        rig = build(processes, folder, arguments.streams, arguments.workers)
+        for line in run(rig, arguments.streams, arguments.workers):
+            print(line, flush=True)
     return 0
 
 

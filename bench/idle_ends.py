@@ -7,9 +7,7 @@ are told what to do by lines of JSON.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import resource
 import signal
 import ssl
 import sys
@@ -17,6 +15,8 @@ import time
 from typing import ClassVar, cast
 
 import uvloop
+
+from bench.processes import obey, open_as_many_as_may_be
 
 AT_ONCE = 32
 
@@ -198,17 +198,8 @@ class Clients:
         return (_REQUEST.format(token=self._token, length=len(body)) + body).encode()
 
 
-async def obey(clients: Clients) -> None:
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        command = json.loads(line)
-        method = getattr(clients, command.pop("op"))
-        print(json.dumps(await method(**command)), flush=True)
-
-
 def main() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    open_as_many_as_may_be()
     role, *arguments = sys.argv[1:]
     if role == "upstream":
         uvloop.run(serve([int(port) for port in arguments]))

@@ -14,13 +14,11 @@ import gc
 import random
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import uvloop
 
-from bench.processes import BenchError, Processes
+from bench.processes import benchmark
 from bench.rig import start_redis
 from core.metrics import Metrics
 from core.principal import Principal
@@ -129,17 +127,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.5, help="of a window")
     parser.add_argument("--windows", type=int, default=9)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        with Processes(folder) as processes:
-            try:
-                start_redis(processes, folder)
-            except BenchError as error:
-                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
-            work = measure(f"unix://{folder / 'redis.sock'}", arguments.seconds, arguments.windows)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return 0 if runner.run(work) else 1
+    with benchmark() as (processes, folder):
+        start_redis(processes, folder)
+        work = measure(f"unix://{folder / 'redis.sock'}", arguments.seconds, arguments.windows)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return 0 if runner.run(work) else 1
 
 
 if __name__ == "__main__":

@@ -14,13 +14,18 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from bench.__main__ import machine
 from bench.measure import Round, one_round
-from bench.processes import BenchError, ClientProcess, Processes, accepts, free_port
+from bench.processes import (
+    ClientProcess,
+    Processes,
+    accepts,
+    benchmark,
+    free_port,
+)
 from bench.rig import Proxy, Rig, make_identity, start_gateway, start_redis
 
 BAR_SHARE = 0.08
@@ -148,15 +153,9 @@ def main() -> int:
         http.server.ThreadingHTTPServer(
             ("127.0.0.1", arguments.collector), Collector
         ).serve_forever()
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        with Processes(folder) as processes:
-            try:
-                rig = build(processes, folder, arguments.sample_ratio)
-                rounds = measure(rig, arguments.seconds, arguments.window)
-            except BenchError as error:
-                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
+    with benchmark() as (processes, folder):
+        rig = build(processes, folder, arguments.sample_ratio)
+        rounds = measure(rig, arguments.seconds, arguments.window)
     return 0 if report(rounds) else 1
 
 

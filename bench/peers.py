@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +27,15 @@ from typing import Any
 from bench.__main__ import machine
 from bench.measure import TOKENS, Results, one_round, quantile
 from bench.peer_setups import SETUPS, Setup, find, version_of
-from bench.processes import BenchError, ClientProcess, Processes, accepts, family, free_port
+from bench.processes import (
+    BenchError,
+    ClientProcess,
+    Processes,
+    accepts,
+    benchmark,
+    family,
+    free_port,
+)
 from bench.rig import Proxy, Rig, make_identity, start_redis
 
 WINDOW_S, LATENCY_S, CROWDED_S = 0.8, 0.3, 0.3
@@ -49,16 +55,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="and ours")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
-    with tempfile.TemporaryDirectory(prefix="peers-") as name:
-        folder = Path(name)
-        with Processes(folder) as processes:
-            try:
-                rig, about = build(processes, folder, arguments.binaries, arguments.only)
-                results = run(rig, arguments.rounds)
-            except BenchError as error:
-                print(f"peers: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
+    with benchmark("peers") as (processes, folder):
+        rig, about = build(processes, folder, arguments.binaries, arguments.only)
+        results = run(rig, arguments.rounds)
     print("\n".join(report(results, about)))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(document(results, about), indent=1) + "\n")

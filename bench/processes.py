@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -173,3 +177,33 @@ class ClientProcess:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def benchmark(name: str = "bench") -> Iterator[tuple[Processes, Path]]:
+    """The processes of a benchmark and its folder. Where it cannot go on, that is said, and the
+    exit status is 1."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    with tempfile.TemporaryDirectory(prefix=f"{name}-") as path:
+        folder = Path(path)
+        with Processes(folder) as processes:
+            try:
+                yield processes, folder
+            except BenchError as error:
+                sys.exit(f"{name}: {error}\n{processes.last_words()}")
+
+
+def open_as_many_as_may_be() -> None:
+    """Raises the bound on file descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def obey(clients: object) -> None:
+    """Until the end of stdin: each line is JSON and names the method of `clients` (`op`) and its
+    arguments; the answer is a line on stdout."""
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        command = json.loads(line)
+        method = getattr(clients, command.pop("op"))
+        print(json.dumps(await method(**command)), flush=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import re
-import resource
 import signal
 import ssl
 import sys
@@ -21,6 +19,7 @@ from typing import cast
 
 import uvloop
 
+from bench.processes import obey, open_as_many_as_may_be
 from bench.upstream import _HEAD, _ROLE, _TOKEN
 
 EACH, TICK_S = 10, 0.004
@@ -201,17 +200,8 @@ class Clients:
         return stream
 
 
-async def obey(clients: Clients) -> None:
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        command = json.loads(line)
-        method = getattr(clients, command.pop("op"))
-        print(json.dumps(await method(**command)), flush=True)
-
-
 def main() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    open_as_many_as_may_be()
     role, *arguments = sys.argv[1:]
     if role == "upstream":
         uvloop.run(serve([int(port) for port in arguments]))

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import resource
 import signal
 import statistics
 import subprocess
@@ -37,6 +36,7 @@ from bench.processes import (
     accepts,
     cpu_ns,
     free_port,
+    open_as_many_as_may_be,
 )
 from bench.rig import Proxy, Rig, make_identity, start_gateway, start_nginx, start_redis
 
@@ -210,8 +210,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8, metavar="N")
     parser.add_argument("--only", choices=("replicas", "tenants", "streams"))
     arguments = parser.parse_args()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    open_as_many_as_may_be()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     lines: list[Line] = []
     for name in ("replicas", "tenants", "streams"):

@@ -17,12 +17,10 @@ import asyncio
 import itertools
 import random
 import re
-import signal
 import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ from typing import cast
 import uvloop
 
 from bench.client import WORDS
-from bench.processes import BenchError, Processes
+from bench.processes import BenchError, Processes, benchmark
 from bench.rig import start_watched
 
 PACE_S = 0.005
@@ -245,16 +243,9 @@ def main() -> int:
         port, authority, token = arguments.load
         uvloop.run(load(int(port), authority, token))
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        with Processes(folder) as processes:
-            try:
-                for line in run(processes, folder):
-                    print(line, flush=True)
-            except BenchError as error:
-                print(f"bench: {error}\n{processes.last_words()}", file=sys.stderr)
-                return 1
+    with benchmark() as (processes, folder):
+        for line in run(processes, folder):
+            print(line, flush=True)
     return 0
 
 
