@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -26,11 +27,17 @@ def test_they_happen_in_their_order_and_failures_are_noted(tmp_path: Path) -> No
     assert events.done[0].at >= began_at + 0.01
 
 
-def test_the_end_of_a_run_waits_for_no_command() -> None:
+def test_the_end_of_a_run_waits_for_no_command(tmp_path: Path) -> None:
     planned = [Happening(at_s=0, do="long"), Happening(at_s=3600, do="late")]
-    with Happenings(planned, {"long": "sleep 0.2", "late": "true"}) as events:
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    os.mkfifo(gate)
+    commands = {"long": f"touch {begun}; cat {gate}", "late": "true"}
+    with Happenings(planned, commands) as events:
         events.begin(time.perf_counter())
-    assert [each.problem for each in events.done] in ([], ["it had not ended when the run did"])
+        while not begun.exists():
+            time.sleep(0.001)
+    assert [each.problem for each in events.done] == ["it had not ended when the run did"]
+    gate.write_bytes(b"")  # the command goes on, and ends with this
 
 
 def test_nothing_planned_starts_nothing() -> None:
